@@ -7,6 +7,7 @@
 #include <weft/optim/clip.hpp>
 #include <weft/train/line_log.hpp>
 #include <weft/train/loader.hpp>
+#include <weft/train/profiler.hpp>
 #include <weft/weft.hpp>
 
 #include "../section.hpp"
@@ -153,6 +154,24 @@ int main() {
   line_log log("run.jsonl", false);                    // each line is written at once and whole
   log.line("{\"step\": 1, \"loss\": 0.5}");
   // [/log]
+
+  section("profile");
+  {
+    // [profile]
+    profiler p;
+    for (auto [x, y] : batches) {
+      const record_function range("batch");              // a range of your own
+      tape steps;
+      steps.backward(steps.eval(mse_loss(model(x), y)));
+      optimizer.step(model);
+    }
+    p.stop();
+    std::cerr << p.table({.rows = 10});                  // by op: count, times, GFLOP/s, GB/s
+    p.save_trace("trace.json");                          // chrome://tracing, ui.perfetto.dev
+    std::cout << (p.ranges().size() > 5) << '\n';
+    // [/profile]
+    std::filesystem::remove("trace.json");
+  }
 
   section("memory");
   // [peak]

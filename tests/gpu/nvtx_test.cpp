@@ -36,7 +36,9 @@ struct classifier {
 /// Text as the tool writes it.
 class text_sink final : public range_sink {
  public:
-  void begin(const char* name) noexcept override { text += std::string(depth++, ' ') + name + '\n'; }
+  void begin(const char* name, std::int64_t) noexcept override {
+    text += std::string(depth++, ' ') + name + '\n';
+  }
   void end() noexcept override { --depth; }
   std::string text;
   std::size_t depth = 0;

@@ -4,12 +4,13 @@
 //   { const record_function range("data"); ... }        // torch.profiler.record_function("data")
 //
 // weft names training steps ("step", "gradient norm", "optimizer step"), programs ("eval", and on tapes
-// "forward", "recompute", "backward") and operations of ranks (their kind, size and label). Without a
-// profiler a range costs a load and a comparison.
+// "forward", "recompute", "backward"), operations of ranks (their kind, size and label) and "wait for ranks".
+// Without a profiler a range costs a load and a comparison. train/profiler.hpp sums them up.
 #pragma once
 
 #include <atomic>
 #include <concepts>
+#include <cstdint>
 #include <string>
 
 namespace weft {
@@ -18,8 +19,8 @@ namespace weft {
 class range_sink {
  public:
   virtual ~range_sink() = default;
-  /// `name` is valid during the call.
-  virtual void begin(const char* name) noexcept = 0;
+  /// `name` is valid during the call. `bytes`: of an operation of ranks, what this rank sends.
+  virtual void begin(const char* name, std::int64_t bytes) noexcept = 0;
   virtual void end() noexcept = 0;
 };
 
@@ -35,12 +36,12 @@ inline range_sink* set_range_sink(range_sink* sink) { return detail::ranges_go_t
 class record_function {
  public:
   explicit record_function(const char* name) noexcept : to_(detail::ranges_go_to) {
-    if (to_) to_->begin(name);
+    if (to_) to_->begin(name, 0);
   }
   /// Named name(), which is not called without a profiler.
   template <std::invocable Name>
-  explicit record_function(Name name) : to_(detail::ranges_go_to) {
-    if (to_) to_->begin(std::string(name()).c_str());
+  explicit record_function(Name name, std::int64_t bytes = 0) : to_(detail::ranges_go_to) {
+    if (to_) to_->begin(std::string(name()).c_str(), bytes);
   }
   record_function(const record_function&) = delete;
   record_function& operator=(const record_function&) = delete;

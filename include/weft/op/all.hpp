@@ -71,6 +71,14 @@ inline constexpr int index_in<Op, op_list<Ops...>> = [] {
 template <class Op>
 inline constexpr int number_of_op = index_in<Op, all::list>;
 
+/// The names of the ops of an op_list, by position.
+template <class List>
+struct op_names;
+template <class... Ops>
+struct op_names<op_list<Ops...>> {
+  static constexpr const char* at[] = {Ops::name...};
+};
+
 /// The op at position I of an op_list.
 template <int I, class List>
 struct op_at;

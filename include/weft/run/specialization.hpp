@@ -17,6 +17,7 @@
 #include <weft/run/arena.hpp>
 #include <weft/run/execution_hooks.hpp>
 #include <weft/run/joined_product.hpp>
+#include <weft/run/step_observer.hpp>
 #include <weft/run/symbols.hpp>
 #include <weft/run/tapped.hpp>
 #include <weft/shape/layout.hpp>
@@ -57,6 +58,7 @@ struct frame {
   const tap_handler& on_tap;
   execution_hooks* hooks;  // polled between steps; may be null
   launch_collector* collector = nullptr;  // takes the kernels, which are not launched
+  step_observer* observer = detail::steps_go_to;  // may be null
 };
 
 namespace detail {
@@ -274,6 +276,10 @@ class specialization {
   [[gnu::cold]] void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent);
 
   void run_step(const frame& f, const prepared& s, std::span<const strided> t) const;
+
+  /// Calls compute() between begin(observer) and the observer's end, if there is one.
+  template <class Begin, class Compute>
+  static void observed(const frame& f, Begin begin, Compute compute);
 
   [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t);
 

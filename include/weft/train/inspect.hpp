@@ -61,10 +61,9 @@ class inspecting_backend : public lower::reference_backend {
   template <class... Ops>
   struct op_facts<op::op_list<Ops...>> {
     static constexpr int arity[] = {Ops::arity...};
-    static constexpr const char* name[] = {Ops::name...};
   };
   static constexpr auto& arities = op_facts<op::all::list>::arity;
-  static constexpr auto& op_names = op_facts<op::all::list>::name;
+  static constexpr auto& op_names = op::op_names<op::all::list>::at;
 
   static double number(const lower::detail::any_register& r, dtype t) {
     return lower::register_type(t) == dtype::f64 ? r.f64 : static_cast<double>(r.f32);

@@ -69,11 +69,11 @@ WEFT_DEFINE rank_counts communicator::even(index_t count, const char* what) cons
 
 WEFT_DEFINE work communicator::begin(operation o, comm_options& with) {
   o.label = std::move(with.label);
-  const record_function range([&o] { return o.text(); });
   o.timeout = with.timeout;
   o.step = with.step;
   check(o);
   const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
+  const record_function range([&o] { return o.text(); }, bytes);
   (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;
   const std::uint64_t number = is_message(o.kind) ? 0 : ++collectives_;
   const std::uint64_t record = recorder_ ? recorder_->begin(recorded_as_, number, o.text()) : 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/base/record_function.hpp>
 #include <weft/comm/work.hpp>
 
 namespace weft {
@@ -26,6 +27,7 @@ WEFT_DEFINE bool work::is_completed() const {
 WEFT_DEFINE void work::wait(std::chrono::milliseconds limit) const {
   if (!state_) return;
   if (!state_->poll()) {
+    const record_function range("wait for ranks");
     const auto start = std::chrono::steady_clock::now();
     state_->wait(limit);
     if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();

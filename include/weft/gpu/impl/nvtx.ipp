@@ -16,7 +16,7 @@ namespace gpu {
 namespace detail {
 class nvtx_sink final : public range_sink {
  public:
-  void begin(const char* name) noexcept override { nvtxRangePushA(name); }
+  void begin(const char* name, std::int64_t) noexcept override { nvtxRangePushA(name); }
   void end() noexcept override { nvtxRangePop(); }
 };
 }  // namespace detail

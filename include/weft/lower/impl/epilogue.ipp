@@ -41,13 +41,6 @@ inline std::string gelu_text(const std::string& v) {
   return "divide(" + v + ",add(" + bits(1) + ",exp(multiply(" + v + "," + inner + "))))";
 }
 
-template <class List>
-struct op_names;
-template <class... Ops>
-struct op_names<op::op_list<Ops...>> {
-  static constexpr const char* at[] = {Ops::name...};
-};
-
 }  // namespace detail
 
 WEFT_DEFINE epilogue epilogue_of(std::span<const std::uint64_t> instructions, int product) {
@@ -86,7 +79,7 @@ WEFT_DEFINE epilogue epilogue_of(std::span<const std::uint64_t> instructions, in
         t.added.insert(t.added.end(), b.added.begin(), b.added.end());
         if (a.has_product && b.has_product) return {};
       } else {
-        const std::string name = detail::op_names<op::all::list>::at[w.op];
+        const std::string name = op::op_names<op::all::list>::at[w.op];
         t.text = name + "(" + detail::text_of(terms, w.a);
         t.text += name == "exp" ? ")" : "," + detail::text_of(terms, w.b) + ")";
         if (t.text.size() > 400) return {};

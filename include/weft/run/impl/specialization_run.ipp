@@ -31,16 +31,35 @@ WEFT_DEFINE std::span<const strided> specialization::placed_operands(const frame
   return {tensors_.begin() + first, static_cast<std::size_t>(count)};
 }
 
+template <class Begin, class Compute>
+void specialization::observed(const frame& f, Begin begin, Compute compute) {
+  if (!f.observer) return compute();
+  begin(*f.observer);
+  try {
+    compute();
+  } catch (...) {
+    f.observer->end(nullptr);
+    throw;
+  }
+  f.observer->end(&f.device);
+}
+
 WEFT_DEFINE void specialization::launch(const frame& f, const prepared& first) const {
   const std::span steps(&first, static_cast<std::size_t>(first.together));
-  if (std::none_of(steps.begin(), steps.end(), [](const prepared& s) { return s.done; })) {
-    if (steps.size() == 1) return f.device.launch(first.call);
-    return f.device.launch_together({kernels_.begin() + first.number, steps.size()});
-  }
+  std::span<const kernel_call* const> calls{kernels_.begin() + first.number, steps.size()};
   recycled_vector<const kernel_call*> left;
-  for (const prepared& s : steps)
-    if (!s.done) left.push_back(&s.call);
-  if (!left.empty()) f.device.launch_together(left);
+  if (std::any_of(steps.begin(), steps.end(), [](const prepared& s) { return s.done; })) {
+    for (const prepared& s : steps)
+      if (!s.done) left.push_back(&s.call);
+    calls = {left.data(), left.size()};
+  }
+  if (calls.empty()) return;
+  observed(
+      f, [&](step_observer& o) { o.begin_launch(calls); },
+      [&] {
+        if (calls.size() == 1) f.device.launch(*calls[0]);
+        else f.device.launch_together(calls);
+      });
 }
 
 WEFT_DEFINE void specialization::run(const frame& f) {
@@ -75,11 +94,23 @@ WEFT_DEFINE void specialization::run(const frame& f) {
     if (s.entry->kind == step_kind::arrival) {
       if (f.hooks) f.hooks->wait_for(operands_of(*s.entry).back());
     } else if (s.slices > 1 && f.hooks) {
-      if (s.entry->kind == step_kind::contraction) multiply_in_slices(f, s, (&s)[1]);
+      if (s.entry->kind == step_kind::contraction)
+        observed(
+            f, [&](step_observer& o) { o.begin_product(t); }, [&] { multiply_in_slices(f, s, (&s)[1]); });
     } else if (s.entry->kind == step_kind::exchange && !s.code.cpu && f.hooks) {
       f.hooks->exchange(s.entry->op, s.at, t[0], t[1], operands_of(*s.entry).back());
-    } else if (s.entry->kind != step_kind::contraction || !multiply_joined(f, s, t)) {
-      run_step(f, s, t);
+    } else {
+      const auto inputs = static_cast<std::size_t>(s.entry->inputs);
+      const bool is_product = s.entry->kind == step_kind::contraction;
+      observed(
+          f,
+          [&](step_observer& o) {
+            if (is_product) o.begin_product(t);
+            else o.begin_native(s.entry->op, s.code, s.at, t.first(inputs), t.subspan(inputs));
+          },
+          [&] {
+            if (!is_product || !multiply_joined(f, s, t)) run_step(f, s, t);
+          });
     }
   }
 }

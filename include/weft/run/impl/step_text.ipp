@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/run/step_text.hpp>.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <weft/base/config.hpp>
+#include <weft/lower/code.hpp>
+#include <weft/op/all.hpp>
+#include <weft/run/step_text.hpp>
+
+namespace weft {
+namespace runtime {
+namespace detail {
+
+/// Elements in memory, without those that strides of 0 repeat.
+template <class Extents, class Strides>
+index_t distinct_elements(int order, const Extents& extents, const Strides& strides) {
+  index_t n = 1;
+  for (int d = 0; d < order; ++d)
+    if (strides[d] != 0) n *= extents[d];
+  return n;
+}
+WEFT_DEFINE std::int64_t bytes_of_all(std::span<const strided> tensors) {
+  std::int64_t bytes = 0;
+  for (const strided& t : tensors)
+    bytes += distinct_elements(t.extents.order, t.extents, t.stride) * size_of(t.type);
+  return bytes;
+}
+WEFT_DEFINE std::string with_type(const shape& extents, dtype type) {
+  return to_string(extents) + " " + name_of(type);
+}
+
+/// The name of an instruction; null if it computes nothing.
+WEFT_DEFINE const char* name_of_instruction(const lower::instruction& w) {
+  switch (w.op) {
+    case lower::fold_sum:
+    case lower::column_sum: return "sum";
+    case lower::fold_max:
+    case lower::column_max: return "amax";
+    case lower::fold_min:
+    case lower::column_min: return "amin";
+    default: return w.op < lower::first_opcode ? op::op_names<op::all::list>::at[w.op] : nullptr;
+  }
+}
+constexpr bool writes_memory(int op) {
+  return op == lower::store || op == lower::store_row || (op >= lower::column_sum && op <= lower::column_min);
+}
+
+WEFT_DEFINE step_text text_of_kernel(const kernel_call& call) {
+  constexpr std::size_t most_names = 8;
+  std::vector<const char*> names;
+  dtype types[max_arguments] = {};
+  int result = -1;
+  lower::for_each_instruction(call.instructions, [&](const lower::instruction& w) {
+    const bool writes = writes_memory(w.op);
+    if (writes || w.op == lower::load || w.op == lower::load_row) types[w.a] = w.type;
+    if (writes && result < 0) result = w.a;
+    const char* name = name_of_instruction(w);
+    const auto is_it = [&](const char* known) { return std::strcmp(known, name) == 0; };
+    if (name && std::none_of(names.begin(), names.end(), is_it)) names.push_back(name);
+  });
+  step_text text;
+  if (names.empty()) text.name = "copy";
+  for (std::size_t i = 0; i < std::min(names.size(), most_names); ++i)
+    text.name += (i ? ", " : "") + std::string(names[i]);
+  if (names.size() > most_names) text.name += ", and " + std::to_string(names.size() - most_names) + " more";
+  const kernel_args& args = call.args;
+  shape space{args.order, {}};
+  std::copy_n(args.extent, args.order, space.extent);
+  text.name += " " + with_type(space, types[std::max(result, 0)]);
+  for (int a = 0; a < args.arguments; ++a)
+    text.bytes += distinct_elements(args.order, args.extent, args.stride[a]) * size_of(types[a]);
+  return text;
+}
+
+}  // namespace detail
+
+WEFT_DEFINE step_text text_of_launch(std::span<const kernel_call* const> calls) {
+  step_text all = detail::text_of_kernel(*calls[0]);
+  for (const kernel_call* other : calls.subspan(1)) all.bytes += detail::text_of_kernel(*other).bytes;
+  if (calls.size() > 1) all.name += ", with " + std::to_string(calls.size() - 1) + " more";
+  return all;
+}
+
+WEFT_DEFINE step_text text_of_product(std::span<const strided> t) {
+  const double depth = static_cast<double>(t[0].extents.last());
+  return {"matmul " + to_string(t[0].extents) + " x " + detail::with_type(t[1].extents, t[1].type),
+          2 * static_cast<double>(t[2].size()) * depth, detail::bytes_of_all(t.first(3))};
+}
+
+WEFT_DEFINE step_text text_of_native(const char* op, const native_code& code, const attributes& at,
+                                     std::span<const strided> in, std::span<const strided> out) {
+  double operations = 0;
+  if (code.op == native_op::attention || code.op == native_op::attention_backward) {
+    const double pairs = static_cast<double>(in[0].size()) * static_cast<double>(in[1].extents[1]);
+    operations = (code.op == native_op::attention ? 4 : 8) * pairs;
+  } else if (code.op == native_op::depthwise_conv2d) {
+    const index_t channels = std::max<index_t>(in[1].extents[0], 1);
+    operations = 2 * static_cast<double>(out[0].size()) * static_cast<double>(in[1].size() / channels);
+  }
+  return {code.name(op, at) + (" " + detail::with_type(out[0].extents, out[0].type)), operations,
+          detail::bytes_of_all(in) + detail::bytes_of_all(out)};
+}
+
+}  // namespace runtime
+}  // namespace weft

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// Steps of programs in words, and what they cost, for the profiler.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <weft/device/kernel.hpp>
+#include <weft/device/native.hpp>
+
+namespace weft::runtime {
+
+/// A step: its op, or the ops that a kernel fuses, and the shape and type of its result; floating-point
+/// operations of products, convolutions and attention; bytes of operands and results.
+struct step_text {
+  std::string name;  // "matmul [32, 768] x [768, 10] f32", "multiply, add, tanh [32, 768] f32"
+  double operations = 0;
+  std::int64_t bytes = 0;
+};
+
+/// Of a launch of fused kernels.
+step_text text_of_launch(std::span<const kernel_call* const> calls);
+/// Of a product of operands t[0] and t[1] with the result t[2].
+step_text text_of_product(std::span<const strided> t);
+/// Of any other step. Attention counts all pairs of positions, also those that it skips as it is causal, and
+/// no recomputation.
+step_text text_of_native(const char* op, const native_code& code, const attributes& at,
+                         std::span<const strided> in, std::span<const strided> out);
+
+}  // namespace weft::runtime
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/step_text.ipp>
+#endif

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/train/profiler.hpp>.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <weft/base/config.hpp>
+#include <weft/comm/threads.hpp>
+#include <weft/io/files.hpp>
+#include <weft/io/json_parser.hpp>
+#include <weft/train/agreement.hpp>
+#include <weft/run/step_observer.hpp>
+#include <weft/train/profiler.hpp>
+#include <weft/run/step_text.hpp>
+
+namespace weft {
+namespace detail {
+
+using profiler_clock = std::chrono::steady_clock;
+
+/// What one thread has done. Locked for each range, which no other thread contends for while it runs.
+struct thread_log {
+  struct sums {
+    std::int64_t count = 0, total = 0, self = 0, longest = 0, bytes = 0;  // times in ns
+    double operations = 0, recomputed = 0;
+    bool is_op = false;
+  };
+  struct event {
+    std::size_t name;
+    std::int64_t begin, size;  // in ns, from the start of the clock
+  };
+  explicit thread_log(int n) : number(n) {}
+
+  const int number;
+  std::mutex lock;
+  std::map<std::string, std::size_t> numbers;  // of names
+  std::vector<std::string> names;
+  std::vector<sums> by_name;
+  std::vector<event> events;
+};
+
+/// Where the profiler's ranges and steps go. There is one for ever, as they may end after their profiler.
+class profiler_sink final : public range_sink, public runtime::step_observer {
+ public:
+  static profiler_sink& get() {
+    static profiler_sink* const all = new profiler_sink;
+    return *all;
+  }
+
+  void start(const profiler_options& o) {
+    if (is_on_.exchange(true)) refuse<usage_error>({"weft: profiler: there is one already"});
+    waits_ = o.wait_for_devices;
+    most_events_ = o.most_events;
+    clear();
+    next_ = set_range_sink(this);
+    if (o.ops) runtime::detail::steps_go_to = this;
+  }
+  void stop() {
+    if (!is_on_) return;
+    stopped_ = profiler_clock::now();
+    runtime::detail::steps_go_to = nullptr;
+    range_sink* self = this;
+    ranges_go_to.compare_exchange_strong(self, next_);
+    is_on_ = false;
+  }
+  void clear() {
+    const std::lock_guard guard(lock_);
+    ++generation_;
+    logs_.clear();
+    events_ = 0;
+    started_ = profiler_clock::now();
+  }
+  profiler_clock::duration elapsed() const { return (is_on_ ? profiler_clock::now() : stopped_) - started_; }
+
+  void begin(const char* name, std::int64_t bytes) noexcept override {
+    range_sink* const next = next_;
+    if (next) next->begin(name, bytes);
+    open({.name = name, .bytes = bytes}, next, false);
+  }
+  void end() noexcept override { close(); }
+
+  void begin_launch(std::span<const kernel_call* const> calls) override {
+    open(runtime::text_of_launch(calls), nullptr, true);
+  }
+  void begin_product(std::span<const strided> t) override {
+    open(runtime::text_of_product(t), nullptr, true);
+  }
+  void begin_native(const char* op, const native_code& code, const attributes& at,
+                    std::span<const strided> in, std::span<const strided> out) override {
+    open(runtime::text_of_native(op, code, at, in, out), nullptr, true);
+  }
+  void end(backend* device) override {
+    try {
+      if (device && waits_ && !device->is_recording()) device->synchronize();
+    } catch (...) {
+      close();
+      throw;
+    }
+    close();
+  }
+
+  /// f(log) for the log of each thread, or of this one.
+  template <class F>
+  void for_each_log(bool own, F f) const {
+    std::vector<std::shared_ptr<thread_log>> all;
+    {
+      const std::lock_guard guard(lock_);
+      all = logs_;
+    }
+    if (own) all = {const_cast<profiler_sink*>(this)->own_log(false)};
+    for (const auto& log : all) {
+      if (!log) continue;
+      const std::lock_guard guard(log->lock);
+      f(*log);
+    }
+  }
+
+ private:
+  struct open_range {
+    std::uint64_t generation;
+    runtime::step_text text;
+    range_sink* next;  // the other profiler that has got it
+    bool is_op, recomputes;
+    std::int64_t begin, inside = 0;
+  };
+  static std::vector<open_range>& open_ranges() {
+    thread_local std::vector<open_range> open;
+    return open;
+  }
+  static std::int64_t now() {
+    return std::chrono::nanoseconds(profiler_clock::now().time_since_epoch()).count();
+  }
+  void open(runtime::step_text text, range_sink* next, bool is_op) {
+    std::vector<open_range>& open = open_ranges();
+    const bool recomputes = (!open.empty() && open.back().recomputes) || text.name == "recompute";
+    open.push_back({generation_, std::move(text), next, is_op, recomputes, now()});
+  }
+  void close() {
+    const std::int64_t size = now() - open_ranges().back().begin;
+    const open_range r = std::move(open_ranges().back());
+    open_ranges().pop_back();
+    if (r.next) r.next->end();
+    if (!open_ranges().empty()) open_ranges().back().inside += size;
+    if (!is_on_ || r.generation != generation_) return;
+    record(*own_log(true), r, size);
+  }
+  /// The log of this thread; null if there is none.
+  std::shared_ptr<thread_log> own_log(bool makes) {
+    thread_local std::shared_ptr<thread_log> own;
+    thread_local std::uint64_t of = 0;
+    if (of == generation_ || !makes) return of == generation_ ? own : nullptr;
+    const std::lock_guard guard(lock_);
+    own = std::make_shared<thread_log>(static_cast<int>(logs_.size()));
+    of = generation_;
+    logs_.push_back(own);
+    return own;
+  }
+  void record(thread_log& log, const open_range& r, std::int64_t size) {
+    const std::lock_guard guard(log.lock);
+    const auto [found, is_new] = log.numbers.try_emplace(r.text.name, log.names.size());
+    if (is_new) {
+      log.names.push_back(r.text.name);
+      log.by_name.emplace_back();
+    }
+    thread_log::sums& s = log.by_name[found->second];
+    ++s.count;
+    s.total += size;
+    s.self += size - r.inside;
+    s.longest = std::max(s.longest, size);
+    s.bytes += r.text.bytes;
+    s.operations += r.text.operations;
+    if (r.recomputes) s.recomputed += r.text.operations;
+    s.is_op = r.is_op;
+    if (events_.fetch_add(1) < most_events_) log.events.push_back({found->second, r.begin, size});
+  }
+
+  std::atomic<bool> is_on_{false}, waits_{false};
+  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // of starts and clears
+  std::atomic<range_sink*> next_{nullptr};
+  profiler_clock::time_point started_{}, stopped_{};
+  mutable std::mutex lock_;
+  std::vector<std::shared_ptr<thread_log>> logs_;
+};
+
+/// The sums of all threads by name.
+WEFT_DEFINE std::map<std::string, thread_log::sums> sums_by_name(const profiler_sink& sink, bool shapes) {
+  std::map<std::string, thread_log::sums> all;
+  sink.for_each_log(false, [&](const thread_log& log) {
+    for (std::size_t i = 0; i < log.names.size(); ++i) {
+      const thread_log::sums& from = log.by_name[i];
+      const std::string& name = log.names[i];
+      thread_log::sums& to = all[shapes || !from.is_op ? name : name.substr(0, name.find(" ["))];
+      to.count += from.count;
+      to.total += from.total;
+      to.self += from.self;
+      to.longest = std::max(to.longest, from.longest);
+      to.bytes += from.bytes;
+      to.operations += from.operations;
+      to.recomputed += from.recomputed;
+      to.is_op = from.is_op;
+    }
+  });
+  return all;
+}
+
+constexpr const char* waiting_range = "wait for ranks";
+
+template <class... T>
+void append_formatted(std::string& to, const char* format, T... values) {
+  char text[160];
+  const int n = std::snprintf(text, sizeof text, format, values...);
+  to.append(text, static_cast<std::size_t>(std::clamp(n, 0, static_cast<int>(sizeof text) - 1)));
+}
+
+}  // namespace detail
+
+WEFT_DEFINE profiler::profiler(profiler_options o) : sink_(&detail::profiler_sink::get()) { sink_->start(o); }
+WEFT_DEFINE profiler::~profiler() { stop(); }
+WEFT_DEFINE void profiler::stop() { sink_->stop(); }
+WEFT_DEFINE void profiler::clear() { sink_->clear(); }
+WEFT_DEFINE double profiler::elapsed_ms() const {
+  return std::chrono::duration<double, std::milli>(sink_->elapsed()).count();
+}
+
+WEFT_DEFINE std::vector<profiled_range> profiler::ranges() const {
+  std::vector<profiled_range> all;
+  for (const auto& [name, s] : detail::sums_by_name(*sink_, true))
+    all.push_back({name, s.count, static_cast<double>(s.total) * 1e-6, static_cast<double>(s.self) * 1e-6,
+                   static_cast<double>(s.longest) * 1e-6, s.operations, s.bytes});
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.self_ms > b.self_ms; });
+  return all;
+}
+
+WEFT_DEFINE std::string profiler::table(table_options o) const {
+  using detail::append_formatted;
+  const auto sums = detail::sums_by_name(*sink_, o.shapes);
+  std::vector<std::pair<std::string, detail::thread_log::sums>> rows(sums.begin(), sums.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.self > b.second.self; });
+  std::int64_t self = 0;
+  double operations = 0;
+  for (const auto& [name, s] : rows) self += s.self, operations += s.operations;
+  std::string text;
+  append_formatted(text, "%-62s %7s %10s %10s %6s %10s %9s %8s\n", "name", "count", "total ms", "self ms",
+                   "self %", "mean us", "GFLOP/s", "GB/s");
+  for (std::size_t i = 0; i < std::min(rows.size(), o.rows); ++i) {
+    const auto& [name, s] = rows[i];
+    const auto total = static_cast<double>(std::max<std::int64_t>(s.total, 1));
+    const std::string shown = name.size() <= 62 ? name : name.substr(0, 59) + "...";
+    append_formatted(text, "%-62s %7lld %10.3f %10.3f %6.1f %10.1f", shown.c_str(),
+                     static_cast<long long>(s.count), total * 1e-6, static_cast<double>(s.self) * 1e-6,
+                     100 * static_cast<double>(s.self) / static_cast<double>(std::max<std::int64_t>(self, 1)),
+                     total * 1e-3 / static_cast<double>(s.count));
+    if (s.operations > 0) append_formatted(text, " %9.1f", s.operations / total);
+    else if (s.is_op) text += "          ";
+    if (s.is_op) append_formatted(text, " %8.1f", static_cast<double>(s.bytes) / total);
+    text += '\n';
+  }
+  if (rows.size() > o.rows) text += "and " + std::to_string(rows.size() - o.rows) + " more rows\n";
+  append_formatted(text, "elapsed %.3f ms, %.1f GFLOP/s, waited for ranks %.3f ms\n", elapsed_ms(),
+                   operations * 1e-6 / std::max(elapsed_ms(), 1e-9), exposed_communication_ms());
+  return text;
+}
+
+WEFT_DEFINE flop_utilization profiler::utilization(double peak) const {
+  double operations = 0, recomputed = 0;
+  for (const auto& [name, s] : detail::sums_by_name(*sink_, true))
+    operations += s.operations, recomputed += s.recomputed;
+  const double possible = peak * elapsed_ms() * 1e-3;
+  return {(operations - recomputed) / possible, operations / possible};
+}
+
+WEFT_DEFINE double profiler::exposed_communication_ms() const {
+  double ms = 0;
+  sink_->for_each_log(false, [&](const detail::thread_log& log) {
+    const auto found = log.numbers.find(detail::waiting_range);
+    if (found != log.numbers.end()) ms += static_cast<double>(log.by_name[found->second].total) * 1e-6;
+  });
+  return ms;
+}
+
+WEFT_DEFINE std::string profiler::events(int rank, std::int64_t zero, bool own_thread) const {
+  const std::string process = std::to_string(rank);
+  std::string text = "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + process +
+                     ",\"tid\":0,\"args\":{\"name\":\"rank " + process + "\"}}";
+  sink_->for_each_log(own_thread, [&](const detail::thread_log& log) {
+    std::vector<std::string> names;
+    for (const std::string& name : log.names) names.push_back(io::json_string(name));
+    for (const auto& e : log.events) {
+      text += ",\n{\"name\":" + names[e.name];
+      detail::append_formatted(text, ",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d}",
+                               static_cast<double>(e.begin - zero) * 1e-3, static_cast<double>(e.size) * 1e-3,
+                               rank, log.number);
+    }
+  });
+  return text;
+}
+
+WEFT_DEFINE std::int64_t profiler::first_event(bool own_thread) const {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  sink_->for_each_log(own_thread, [&](const detail::thread_log& log) {
+    for (const auto& e : log.events) first = std::min(first, e.begin);
+  });
+  return first;
+}
+
+namespace detail {
+WEFT_DEFINE void write_trace(const std::string& path, std::string_view events) {
+  io::replace_file(io::system_calls(), path,
+                   {"{\"traceEvents\":[\n", events, "\n],\"displayTimeUnit\":\"ms\"}\n"});
+}
+}  // namespace detail
+
+WEFT_DEFINE void profiler::save_trace(const std::string& path, int rank) const {
+  detail::write_trace(path, events(rank, first_event(false), false));
+}
+
+WEFT_DEFINE void profiler::save_trace(const std::string& path, communicator& ranks) const {
+  const bool own = detail::is_rank;  // the other threads of this process are other ranks
+  ranks.barrier().wait();
+  const std::int64_t now = std::chrono::nanoseconds(detail::profiler_clock::now().time_since_epoch()).count();
+  const std::int64_t first = first_event(own);
+  std::vector<std::int64_t> before{first > now ? 0 : now - first};  // of the first event of all ranks
+  ranks.all_reduce(before, reduction::maximum).wait();
+  const std::string text = events(ranks.rank(), now - before[0], own);
+  std::vector<std::int64_t> size{static_cast<std::int64_t>(text.size())};
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(size, sizes).wait();
+  rank_counts counts;
+  counts.append(sizes.data(), sizes.data() + sizes.size());
+  std::vector<std::uint8_t> own_bytes(text.begin(), text.end());
+  std::vector<std::uint8_t> all(ranks.rank() == 0 ? static_cast<std::size_t>(operation::sum_of(counts)) : 0);
+  ranks.gather(own_bytes, all, 0, counts).wait();
+  on_all_ranks(ranks, {}, [&] {
+    if (ranks.rank() != 0) return;
+    std::string events;
+    std::size_t at = 0;
+    for (const std::int64_t n : sizes) {
+      if (at) events += ",\n";
+      events.append(reinterpret_cast<const char*>(all.data()) + at, static_cast<std::size_t>(n));
+      at += static_cast<std::size_t>(n);
+    }
+    detail::write_trace(path, events);
+  });
+}
+
+}  // namespace weft
