@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A consumer finds weft in one of four ways, and gets no warnings from weft's headers whatever it turns on.
+# A consumer finds weft in one of five ways, and gets no warnings from weft's headers whatever it turns on.
 #
-#   check.sh find_package|add_subdirectory|fetch_content|plain SOURCE FOLDER [COMPILER [BUILT]]
+#   check.sh find_package|add_subdirectory|fetch_content|plain|single SOURCE FOLDER [COMPILER [BUILT]]
 #
 # BUILT: a build folder with weft::compiled, which is installed; without it one is built.
 set -euo pipefail
@@ -21,6 +21,18 @@ if [ "$way" = plain ]; then
   done
   echo "-Weffc++ and -Wpadded find nothing: choose another"
   exit 1
+fi
+if [ "$way" = single ]; then  # one header, alone and with everything that needs no other library
+  mkdir "$at/weft" "$at/all" "$at/all/weft"
+  "$source/tools/single_header.py" >"$at/weft/weft.hpp"
+  run "$compiler" -std=c++20 "-I$at" -Wall -Wextra -Wno-psabi -Werror "$source/tests/package/consumer.cpp" -o "$at/consumer"
+  "$at/consumer"
+  mapfile -t headers < <(cd "$source/include" && find weft -name "*.hpp" ! -path "weft/gpu/*" ! -name "gloo*" ! -name "mpi*" ! -name environment.hpp | sort -r)
+  "$source/tools/single_header.py" "${headers[@]}" >"$at/all/weft/weft.hpp"
+  run "$compiler" -std=c++20 "-I$at/all" -Wall -Wextra -Wno-psabi -Werror -fsyntax-only "$source/tests/package/consumer.cpp"
+  if "$compiler" -std=c++20 "-I$at" -DWEFT_COMPILED -fsyntax-only "$source/tests/package/consumer.cpp" 2>"$at/log"; then exit 1; fi
+  grep -q "the single header is not used with weft::compiled" "$at/log"
+  exit
 fi
 if [ "$way" = find_package ]; then
   if [ -z "$built" ]; then

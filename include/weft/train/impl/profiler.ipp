@@ -236,8 +236,9 @@ WEFT_DEFINE std::vector<profiled_range> profiler::ranges() const {
   for (const auto& [name, s] : detail::sums_by_name(*sink_, true))
     all.push_back({name, s.count, static_cast<double>(s.total) * 1e-6, static_cast<double>(s.self) * 1e-6,
                    static_cast<double>(s.longest) * 1e-6, s.operations, s.bytes});
-  std::stable_sort(all.begin(), all.end(),
-                   [](const auto& a, const auto& b) { return a.self_ms > b.self_ms; });
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a.self_ms != b.self_ms ? a.self_ms > b.self_ms : a.name < b.name;
+  });
   return all;
 }
 
@@ -245,8 +246,9 @@ WEFT_DEFINE std::string profiler::table(table_options o) const {
   using detail::append_formatted;
   const auto sums = detail::sums_by_name(*sink_, o.shapes);
   std::vector<std::pair<std::string, detail::thread_log::sums>> rows(sums.begin(), sums.end());
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const auto& a, const auto& b) { return a.second.self > b.second.self; });
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.second.self != b.second.self ? a.second.self > b.second.self : a.first < b.first;
+  });
   std::int64_t self = 0;
   double operations = 0;
   for (const auto& [name, s] : rows) self += s.self, operations += s.operations;
