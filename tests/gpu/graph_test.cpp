@@ -304,9 +304,8 @@ TEST_CASE("graphs: what cannot be recorded is refused by name, and the run goes 
         "weft: tap: \"logits\" is in a step that is recorded (.graph = true): the host would have to wait");
   CHECK(refused(nothing, plain, {.offload_optimizer = default_device()}) ==
         "weft: step: a step with offload cannot be recorded (.graph = true)");
-  CHECK(refused([](small_run& r, auto&) {
-          r.model.hidden.weight.state()->gradient_hooks.push_back([](const auto&) {});
-        }, plain) == "weft: step: a step with gradient hooks cannot be recorded (.graph = true)");
+  CHECK(refused([](small_run& r, auto&) { r.model.hidden.weight.on_gradient([](const auto&) {}); }, plain) ==
+        "weft: step: a step with gradient hooks cannot be recorded (.graph = true)");
   CHECK(refused([](small_run& r, auto& run) {
           tape steps(run);
           steps.backward(steps.eval(cross_entropy(r.model(r.x), r.labels)));

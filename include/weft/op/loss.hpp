@@ -139,10 +139,10 @@ constexpr auto reduced(E e) {
 }  // namespace detail
 
 /// Cross-entropy -log(softmax(logits)[label]) of floating `logits` [..., C] and labels [...] of i64, i32 or
-/// u8, in the dtype of the logits. Rows whose label is `Ignore` have loss and gradient 0; the mean is over
-/// the others, NaN if there are none. `Smoothing` (per_million<...>, in [0, 1]) is the share of the target
-/// spread evenly over all classes. A label that is neither `Ignore` nor in [0, C) throws value_error at
-/// evaluation. bf16 and f16 are computed in f32 and rounded once.
+/// u8, in the dtype of the logits. Rows of finite logits whose label is `Ignore` have loss and gradient 0;
+/// the mean is over the others, NaN if there are none. `Smoothing` (per_million<...>, in [0, 1]) is the share
+/// of the target spread evenly over all classes. A label that is neither `Ignore` nor in [0, C) throws
+/// value_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {

@@ -30,6 +30,7 @@ struct trained_model_law {
 inline void require_gradients(const tensor_list& parameters) {
   for (const auto& p : parameters)
     if (p->grad) return;
+  for (const auto& p : parameters) require_own_gradient(*p, "step");
   refuse_step(!parameters.empty());
 }
 

@@ -71,6 +71,7 @@ class bound_run : public Context {
     const record_function range("step");
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
+    check_optimizer();
     if (o.graph && this->where()->records()) return recorded_step(micro_batches, loss, o);
     const auto before = this->communicated();
     tensor_list losses;
@@ -104,6 +105,7 @@ class bound_run : public Context {
   void update_local(const gradient_scale& scale) override {
     weft::update_parameters(*optimizer_, this->local(), scale, *this);
   }
+  void check_optimizer() const override { detail::check_settings(*optimizer_); }
   void begin_batch(index_t j, index_t micro_batches) {
     this->begin_micro_batch(static_cast<std::uint64_t>(optimizer_->steps),
                             static_cast<std::uint64_t>(this->micro_batch(j, micro_batches)));

@@ -66,6 +66,16 @@ class data_parallel_hooks : public runtime::execution_hooks {
     add_shared();
   }
 
+  /// Drops all gradients of parameters, also those that have not been reduced, as of a backward pass that
+  /// failed, or that went through another run.
+  void drop_gradients() {
+    for (unit& u : units_)
+      for (member& m : u.members) {
+        m.whole->grad.reset();
+        m.local->grad.reset();
+      }
+  }
+
   /// Called after the local parameters have changed: discards gathered copies.
   void parameters_changed() {
     delivered_ = false;

@@ -217,6 +217,8 @@ class distributed_context : public context {
   }
   /// Updates all local parameters by the optimizer, with their gradients times `scale`.
   virtual void update_local(const gradient_scale& scale) = 0;
+  /// Throws value_error if a setting of the optimizer is out of range.
+  virtual void check_optimizer() const = 0;
   /// Calls what waits for the next change of parameters.
   void begin_update();
   /// Updates all local parameters with the mean gradient of one micro-batch of each rank, which has been

@@ -35,12 +35,17 @@ template <class = void>
 class basic_tape_entries {
  public:
   explicit basic_tape_entries(context& c) : context_(&c) {}
+  /// What it holds is lost: other tapes refuse its values.
+  ~basic_tape_entries() {
+    for (const entry& n : entries_) n.result->on_tape = tape_status::lost;
+  }
   basic_tape_entries(const basic_tape_entries&) = delete;
   basic_tape_entries& operator=(const basic_tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` if `y` is not a scalar, to the gradients of all parameters and
-  /// variables that `y` depends on, and clears the tape. Throws usage_error if `y` is not a result of this
-  /// tape.
+  /// variables that `y` depends on, and clears the tape. A gradient that another tape has left in `y` is
+  /// passed as the seed, lower.backward(h, h.grad()); it is not added to another one. Throws usage_error if
+  /// `y` is not a result of this tape.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
@@ -84,7 +89,9 @@ class basic_tape_entries {
   void record(bool on) { recording_ = on; }
 
   std::size_t size() const { return entries_.size() + later_.size(); }
+  /// Forgets all entries. Their values are constants for backward passes from then on.
   void clear() {
+    require_idle("clear");
     entries_.clear();
     later_.clear();
     identity_.reset();
@@ -102,6 +109,7 @@ class basic_tape_entries {
   template <class F>
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);
+    require_idle("remember");
     if (value->on_tape == tape_status::recorded)
       refuse<usage_error>({"weft: a tape holds the value of shape ", value->extents, " already"});
     value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
@@ -165,6 +173,12 @@ class basic_tape_entries {
   runtime::purpose why(runtime::pass during);
 
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y);
+  [[noreturn, gnu::cold]] static void refuse_lost(const tensor_state& operand);
+  /// Throws usage_error in a backward pass of this tape, as in a gradient hook.
+  void require_idle(const char* what) const {
+    if (goes_back_) refuse_nested(what);
+  }
+  [[noreturn, gnu::cold]] static void refuse_nested(const char* what);
 
   void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
   /// Executes all entries, the last one first.
@@ -186,10 +200,6 @@ class basic_tape_entries {
     recycled_vector<tensor_state*> done;
     append_gradients(n, done);
     hooks.after_entry(done);
-  }
-
-  static void run_hooks(const tensor_state& of, const std::shared_ptr<tensor_state>& gradient) {
-    for (const auto& hook : of.gradient_hooks) hook(gradient);
   }
 
   void run_function(entry& n, const std::shared_ptr<tensor_state>& cotangent);
@@ -231,6 +241,7 @@ class basic_tape_entries {
   runtime::tape_identity identity_;
   tensor_list hooked_;  // tensors with hooks found during this backward pass
   bool recording_ = true;
+  bool goes_back_ = false;
   bool in_parts_ = false;
 };
 

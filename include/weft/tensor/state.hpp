@@ -23,8 +23,9 @@ struct initializer {
   std::uint64_t seed = 0, stream = 0;  // of the random numbers
 };
 
-/// Whether a value was computed by a tape, and whether a backward pass may start from it.
-enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed };
+/// Whether a value was computed by a tape, and whether a backward pass may start from it: not if its tape has
+/// ended without one (lost).
+enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed, lost };
 
 /// The tensor that a shard belongs to.
 struct division {
@@ -40,6 +41,10 @@ inline std::shared_ptr<const division> unnamed_division(const shape& whole, cons
   return make_recycled<division>(division{{}, whole, where, ranks, rank});
 }
 
+struct tensor_state;
+/// A function that is called with a gradient. Shared, so that hooks may add hooks.
+using backward_hook = std::shared_ptr<std::function<void(const std::shared_ptr<tensor_state>&)>>;
+
 /// State shared by the handles of a tensor.
 struct tensor_state {
   device where;
@@ -49,7 +54,7 @@ struct tensor_state {
   tape_status on_tape = tape_status::never;
   initializer init;                    // initial values of a parameter
   std::shared_ptr<tensor_state> grad;  // sum of the gradients of backward passes
-  std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
+  std::vector<backward_hook> gradient_hooks;
   std::function<void()> arrive;        // waits for elements in flight from other ranks
   std::shared_ptr<const division> divided;  // among ranks; null if all elements are in `memory`
   std::shared_ptr<tensor_state> viewed;     // of a view (flat_view): whose elements these are
@@ -91,6 +96,9 @@ std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& exten
 /// separately.
 std::shared_ptr<tensor_state> alias_of(const tensor_state& t);
 
+/// Calls the gradient hooks of `t` that it has now.
+void run_gradient_hooks(const tensor_state& t, std::shared_ptr<tensor_state> gradient);
+
 /// The elements of `t` starting at `first`, of shape `extents`, as a separate tensor in the same memory.
 std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents);
 
@@ -130,8 +138,8 @@ const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
                                                  const std::shared_ptr<tensor_state>& t);
 }  // namespace detail
 
-/// Moves the elements to another device, for all handles; a deferred parameter gets them there. Throws
-/// value_error for sharded tensors.
+/// Moves the elements and the gradient to another device, for all handles; a deferred parameter gets them
+/// there. Throws value_error for sharded tensors.
 void move_to(tensor_state& t, const device& where);
 
 }  // namespace weft

@@ -170,11 +170,15 @@ class tensor : public expression_base {
 
   /// Calls f(gradient) in every backward pass: for a value computed on the tape, when its gradient is
   /// complete and before it propagates further; for a parameter, after the pass has added to its gradient.
-  /// `f` may change the gradient in place.
+  /// `f` may change the gradient in place; it must not use the tape that is going back, and hooks that it
+  /// adds are called from the next pass on.
   template <class F>
   void on_gradient(F f) {
-    state()->gradient_hooks.push_back(
-        [f](const std::shared_ptr<tensor_state>& g) { f(tensor<T, Extents>(g)); });
+    static_assert(Tracked,
+                  "weft: on_gradient: this tensor is not tracked and gets no gradient: "
+                  "a parameter, a variable or the result of tape.eval(...) does");
+    state()->gradient_hooks.push_back(std::make_shared<typename backward_hook::element_type>(
+        [f](const std::shared_ptr<tensor_state>& g) { f(tensor<T, Extents>(g)); }));
   }
 
   /// The handle as stored in expressions, with the current version of the elements.

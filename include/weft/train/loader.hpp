@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -120,7 +121,8 @@ class loader {
  public:
   using batch = typename D::fields;
 
-  /// Throws usage_error if the dataset or the batch is empty, or an option is out of range.
+  /// Throws usage_error if the dataset or the batch is empty, or an option is out of range; shape_error if
+  /// samples of the dataset do not fit its fields.
   loader(D data, loader_options o, const device& where = default_device())
       : data_(std::make_shared<const D>(std::move(data))),
         options_(o),
@@ -146,16 +148,24 @@ class loader {
   /// dataset throws.
   batch next() { return take(options_.batch, false); }
 
-  /// Iterates over the remaining batches of this pass.
+  /// Iterates over the remaining batches of this pass. A batch is taken when it is first read, or left out.
   class iterator {
    public:
     explicit iterator(loader* of) : of_(of) {}
-    batch operator*() { return of_->take(of_->left_for_batch(of_->at_), true); }
-    iterator& operator++() { return *this; }
-    bool operator==(std::default_sentinel_t) const { return of_->pass_ends(); }
+    const batch& operator*() {
+      if (!now_) now_ = of_->take(of_->left_for_batch(of_->at_), true);
+      return *now_;
+    }
+    iterator& operator++() {
+      (void)**this;
+      now_.reset();
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return !now_ && of_->pass_ends(); }
 
    private:
     loader* of_;
+    std::optional<batch> now_{};
   };
   /// Throws usage_error if ranks or micro-batches share steps that take more samples than a pass has: no step
   /// of any pass would be complete.
@@ -199,9 +209,28 @@ class loader {
       throw usage_error("weft: loader: " + std::to_string(s.micro_batches) + " batches of " +
                         std::to_string(o.batch) + " samples on each of " + std::to_string(s.ranks) +
                         " ranks are more than 2^53 samples a step");
+    check_extents(data, o.batch, std::make_index_sequence<count>{});
     if (data.size() < 1 || (o.drop_last && data.size() < o.batch))
       throw usage_error("weft: loader: the dataset has " + std::to_string(data.size()) + " samples");
     return data.size();
+  }
+
+  /// Throws shape_error unless samples have extents that fit the fields, and a batch of them into 63 bits.
+  template <std::size_t... K>
+  static void check_extents(const D& data, index_t size, std::index_sequence<K...>) {
+    const std::array<shape, count> extents = detail::sample_extents(data);
+    const auto check = [&](std::size_t field, const shape& fixed, dtype type) {
+      const shape& sample = extents[field];
+      shape s{1, {dyn}};
+      for (int d = 0; d < sample.order && s.order < max_order; ++d) s.append(sample[d]);
+      if (!sample.is_static() || sample.order >= max_order || !detail::can_be_equal(fixed, s))
+        refuse<shape_error>({"weft: loader: field ", static_cast<index_t>(field), " of shape ", fixed,
+                             ", whose first dim is that of the batch, cannot have samples of shape ",
+                             sample});
+      s[0] = size;
+      bytes_of(s, type);
+    };
+    (check(K, std::tuple_element_t<K, batch>::static_shape, dtype_of<element_of<K>>), ...);
   }
 
   index_t step_samples() const { return options_.share.batches() * options_.batch; }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A training step in one call against the loop by hand: the same bits, the same calls of the loss.
+#include <stdexcept>
+
+#include <weft/nn/clone.hpp>
+
 #include "training.hpp"
 
 using namespace training;
@@ -18,14 +22,14 @@ outcome train_by_step(communicator& ranks, const parallel_options& o, index_t pe
   const index_t total = per_rank * ranks.size();
   for (int s = 0; s < steps; ++s) {
     index_t called = 0;
-    const step_result r = run.step(
-        per_rank,
-        [&](index_t j) {
-          CHECK(j == called++);
-          const index_t g = s * total + run.micro_batch(j, per_rank);
-          return cross_entropy(model(batch_of(g, where, 0)), batch_of(g, where, 1));
-        },
-        {.clip = 0.5});
+    const step_result r =
+        run.step(per_rank,
+                 [&](index_t j) {
+                   CHECK(j == called++);
+                   const index_t g = s * total + run.micro_batch(j, per_rank);
+                   return cross_entropy(model(batch_of(g, where, 0)), batch_of(g, where, 1));
+                 },
+                 {.clip = 0.5});
     CHECK(called == per_rank);
     result.losses.push_back(r.loss);
     result.norms.push_back(r.norm);
@@ -59,6 +63,99 @@ TEST_CASE("step(m, loss) is the loop by hand, under every strategy") {
           CHECK(by_step[r].sent == by_hand[r].sent);
         }
       }
+}
+
+TEST_CASE("a setting that is refused leaves the step to be taken, under every strategy") {
+  for (const sharding stage : stages)
+    for (const int n : {1, 2})
+      run_ranks(n, [&](communicator& ranks) {
+        const auto norm_of = [&](bool fails) {
+          const device where = one_thread();
+          net model = net::create(where);
+          initialize(model, 5);
+          sgd optimizer{.lr = 0.1};
+          auto run = bind<>(model, optimizer, ranks, {.divide = stage});
+          tape steps(run);
+          steps.backward(steps.eval(cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1))));
+          if (fails) {
+            optimizer.lr = -1;
+            CHECK_THROWS_AS(run.step(), value_error);
+            CHECK_THROWS_AS(run.step(1,
+                                     [&](index_t) {
+                                       return cross_entropy(model(batch_of(0, where, 0)),
+                                                            batch_of(0, where, 1));
+                                     }),
+                            value_error);
+            optimizer.lr = 0.1;
+          }
+          return static_cast<double>(run.step());
+        };
+        CHECK(norm_of(true) == norm_of(false));
+      });
+}
+
+TEST_CASE("zero_grad of a run drops what was not reduced: after a failure, and of another run's pass") {
+  for (const sharding stage : stages)
+    run_ranks(2, [&](communicator& ranks) {
+      const device where = one_thread();
+      const auto norm_of = [&](int before) {
+        net model = net::create(where), other = net::create(where);
+        initialize(model, 5);
+        initialize(other, 6);
+        sgd optimizer{.lr = 0.1}, of_other;
+        auto run = bind<>(model, optimizer, ranks, {.divide = stage});
+        auto run_of_other = bind<>(other, of_other, ranks, {.divide = stage});
+        const auto loss = [&](const net& m) {
+          return cross_entropy(m(batch_of(0, where, 0)), batch_of(0, where, 1));
+        };
+        if (before == 1) {
+          bool fails = true;
+          model.last.weight.on_gradient([&](const auto&) {
+            if (fails) throw std::runtime_error("a hook");
+          });
+          tape steps(run);
+          const auto value = steps.eval(loss(model));
+          CHECK_THROWS_AS(steps.backward(value), std::runtime_error);
+          fails = false;
+          run.zero_grad();
+        }
+        if (before == 2) {
+          tape steps(run_of_other);
+          steps.backward(steps.eval(loss(other) + loss(model)));
+          run_of_other.step();
+          run.zero_grad();
+        }
+        run.begin_micro_batch(0, 0);  // the same random numbers
+        tape steps(run);
+        steps.backward(steps.eval(loss(model)));
+        return static_cast<double>(run.step());
+      };
+      const double expected = norm_of(0);
+      CHECK(norm_of(1) == doctest::Approx(expected));
+      if (stage != sharding::parameters) CHECK(norm_of(2) == doctest::Approx(expected));
+    });
+}
+
+TEST_CASE("a model has its trained parameters when its run ends") {
+  for (const sharding stage : {sharding::none, sharding::optimizer, sharding::gradients})
+    run_ranks(3, [&](communicator& ranks) {
+      const device where = one_thread();
+      net model = net::create(where);
+      initialize(model, 5);
+      std::vector<float> expected;
+      for (const bool reads : {true, false}) {
+        sgd optimizer{.lr = 0.1};
+        net trained = clone(model);
+        {
+          auto run = bind<>(trained, optimizer, ranks, {.divide = stage});
+          run.step(1, [&](index_t) {
+            return cross_entropy(trained(batch_of(0, where, 0)), batch_of(0, where, 1));
+          });
+          if (reads) expected = elements_of(run.full());
+        }
+        CHECK(elements_of(named_parameters(trained)) == expected);
+      }
+    });
 }
 
 TEST_CASE("step(m, loss): what is wrong is said, and nothing has changed") {

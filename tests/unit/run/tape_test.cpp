@@ -356,9 +356,8 @@ TEST_CASE("tape: an entry that is no program stands between programs, with a fun
     tape steps(c);
     const auto y = steps.eval(exp(w) * w);
     const auto z = scaled(steps, y, 3, &calls);
-    z.state()->gradient_hooks.push_back([&](const std::shared_ptr<tensor_state>& g) {
-      seen = tensor<double, extents<2>>(g).to_vector();
-    });
+    auto hooked = z;
+    hooked.on_gradient([&](const auto& g) { seen = g.to_vector(); });
     const auto unused = scaled(steps, y, 7, &calls);
     const auto loss = steps.eval(sum(z * z) + sum(y));
     CHECK(steps.size() == 4);
@@ -419,6 +418,99 @@ TEST_CASE("tape: functions that do not fit are refused") {
   const auto y = steps.eval(w * 2.0);
   CHECK_THROWS_WITH_AS(steps.remember(y.state(), {}, [](const auto&) { return tensor_list(); }),
                        doctest::Contains("holds the value of shape [2] already"), usage_error);
+}
+
+TEST_CASE("tape: a seed is all that reaches a value, whatever another tape has left there") {
+  auto w = number(3);
+  tape first, second;
+  auto h = first.eval(w * 2.0);
+  second.backward(second.eval(h * h));
+  const double left = h.grad().item();
+  first.backward(h, eval(h.grad() * 0.5));
+  CHECK(w.grad().item() == left);  // half of it, times 2
+}
+
+TEST_CASE("tape: hooks may add hooks, and drop the gradient") {
+  auto v = number(2);
+  int called = 0, added = 0;
+  std::vector<double> seen;
+  v.on_gradient([&](const auto&) {
+    ++called;
+    for (int k = 0; k < 20; ++k)
+      v.on_gradient([&, pad = std::array<double, 16>{1}](const auto&) { added += pad[0] == 1; });
+    v.zero_grad();
+  });
+  v.on_gradient([&](const auto& g) { seen.push_back(g.item()); });
+  const auto pass = [&] {
+    tape steps;
+    steps.backward(steps.eval(v * v));
+  };
+  pass();
+  CHECK(called == 1);
+  CHECK(added == 0);
+  CHECK(seen == std::vector<double>{4});
+  pass();
+  CHECK(added == 20);
+}
+
+TEST_CASE("tape: a hook that uses the tape that is going back is refused, and what was there is gone") {
+  for (int how = 0; how < 4; ++how) {
+    auto w = number(3), s = number(1);
+    tape steps, other;
+    auto h = steps.eval(w * 3.0);
+    auto y = steps.eval(h * 2.0);
+    y.on_gradient([&](const auto&) {
+      if (how == 0) steps.clear();
+      if (how == 1) (void)steps.eval(s * s);
+      if (how == 2) steps.backward(h);
+      if (how == 3) other.backward(other.eval(s * s));
+    });
+    const auto loss = steps.eval(y * y);
+    if (how < 3) {
+      CHECK_THROWS_WITH_AS(steps.backward(loss), doctest::Contains("in a backward pass"), usage_error);
+      CHECK(steps.size() == 0);
+      CHECK(h.state()->grad == nullptr);
+      CHECK(w.state()->grad == nullptr);
+      steps.backward(steps.eval(w * 2.0));  // it goes on
+      CHECK(w.grad().item() == 2);
+    } else {
+      steps.backward(loss);
+      CHECK(w.grad().item() == 2 * 18 * 6);
+      CHECK(s.grad().item() == 2);
+    }
+  }
+}
+
+TEST_CASE("tape: a value of a tape that has ended is no leaf of another one") {
+  auto w = number(3), v = number(2);
+  const auto features = [&] {
+    tape steps;
+    return steps.eval(w * w);
+  };
+  auto h = features();
+  tape steps;
+  CHECK_THROWS_WITH_AS((void)steps.eval(h * v), doctest::Contains("was recorded by a tape that has ended"),
+                       usage_error);
+  CHECK(eval(h * v).item() == 18);
+  CHECK(steps.eval(detach(h) * v).item() == 18);
+  {
+    const no_grad quiet(steps);
+    CHECK(steps.eval(h * v).item() == 18);
+  }
+  CHECK_THROWS_WITH_AS(steps.backward(h), doctest::Contains("the tape that recorded it has ended"),
+                       usage_error);
+  // cut on purpose, or used up: a variable of its own
+  tape cut;
+  auto constant = cut.eval(w * w);
+  cut.clear();
+  steps.backward(steps.eval(constant * v));
+  CHECK(v.grad().item() == 9);
+  v.zero_grad();
+  auto used = steps.eval(w * w);
+  steps.backward(steps.eval(used * v));
+  tape next;
+  next.backward(next.eval(used * v));
+  CHECK(v.grad().item() == 18);
 }
 
 TEST_CASE("more sizes of one program than are kept, forward and backward") {

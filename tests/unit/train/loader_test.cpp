@@ -223,6 +223,41 @@ TEST_CASE("an IDX file without samples, whose samples could not be counted, is r
   CHECK(read_idx(file_with("weft-idx", bytes)).bytes.empty());
 }
 
+TEST_CASE("a dataset whose samples do not fit its fields is refused") {
+  struct images {
+    using fields = std::tuple<tensor<float, weft::extents<dyn, dyn, 3>>>;
+    shape sample;
+    index_t size() const { return 3; }
+    std::array<shape, 1> extents() const { return {sample}; }
+    void read(index_t, float* to) const { *to = 1; }
+  };
+  const auto make = [](shape s) { loader<images> batches(images{s}, {.batch = 2}); };
+  make({2, {5, 3}});
+  CHECK_THROWS_WITH_AS(
+      make({2, {-2, 3}}),
+      "weft: loader: field 0 of shape [?, ?, 3], whose first dim is that of the batch, cannot "
+      "have samples of shape [?, 3]",
+      shape_error);
+  CHECK_THROWS_AS(make({2, {5, 4}}), shape_error);
+  CHECK_THROWS_AS(make({1, {3}}), shape_error);
+  CHECK_THROWS_AS(make({6, {5, 1, 1, 1, 1, 3}}), shape_error);
+  CHECK_THROWS_WITH_AS(make({2, {index_t{1} << 59, 3}}), doctest::Contains("do not fit into 64 bits"),
+                       shape_error);
+}
+
+TEST_CASE("a batch may be read twice, or left out") {
+  loader batches(numbers{.count = 6}, {.batch = 2});
+  int counted = 0;
+  for (auto it = batches.begin(); it != batches.end(); ++it) ++counted;
+  CHECK(counted == 3);
+  std::vector<std::int32_t> seen;
+  for (auto it = batches.begin(); it != batches.end(); ++it) {
+    CHECK(std::get<1>(*it).to_vector() == std::get<1>(*it).to_vector());
+    seen.push_back(std::get<1>(*it).to_vector()[0]);
+  }
+  CHECK(seen.size() == 3);
+}
+
 TEST_CASE("a pass that has no whole step of all ranks is refused, where it would be empty") {
   loader batches(numbers{.count = 3}, {.batch = 2, .share = {.rank = 0, .ranks = 2}});
   CHECK_THROWS_WITH_AS(

@@ -95,8 +95,7 @@ WEFT_DEFINE void data_parallel_hooks::after_entry(uses leaves) {
   for (tensor_state* leaf : leaves) {
     const auto found = places_.find(leaf);
     if (found == places_.end() || --uses_[leaf] > 0 || withholds(*leaf)) continue;
-    if (leaf->grad)
-      for (const auto& hook : leaf->gradient_hooks) hook(leaf->grad);
+    if (leaf->grad) run_gradient_hooks(*leaf, leaf->grad);
     const int u = found->second.unit;
     if (--unit_at(u).waiting == 0) take(u);
   }

@@ -119,6 +119,7 @@ WEFT_DEFINE void distributed_context::check(const step_options& o) {
 
 WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   check(o);
+  check_optimizer();
   if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
     throw usage_error(
         "weft: step: no backward pass has gone through this run since the last step: make the tape with "
@@ -133,7 +134,7 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
 WEFT_DEFINE void distributed_context::zero_grad() {
   if (!holds_parameters()) return;  // a pipeline before its first step
   deliver_gradients();
-  for (const auto& [name, p] : local_) p->grad.reset();
+  parallel_->drop_gradients();
   joined_ = joins_ = 0;
   passes_seen_ = backward_passes();
   parallel_->parameters_changed();

@@ -27,9 +27,23 @@ WEFT_DEFINE parameter_gatherer::parameter_gatherer(std::vector<unit>& units, con
 }
 
 WEFT_DEFINE parameter_gatherer::~parameter_gatherer() {
-  for (int u : coming_) at(u).coming->gather.finish();
-  for (unit& u : units_)
-    for (member& m : u.members) m.whole->arrive = nullptr;
+  if (apart_) {
+    for (int u : coming_) at(u).coming->gather.finish();
+    return;
+  }
+  while (!coming_.empty()) {  // the rows that other ranks have updated
+    unit& of = units_[static_cast<std::size_t>(coming_.front())];
+    try {
+      arrive(coming_.front());
+    } catch (...) {
+      for (member& m : of.members)
+        m.whole->arrive = [name = m.name] {
+          refuse<comm_error>({"weft: parameter ", name,
+                              " is out of date: communication failed before the rows that other ranks have "
+                              "updated arrived"});
+        };
+    }
+  }
 }
 
 WEFT_DEFINE void parameter_gatherer::unshard(int u, const std::vector<int>& read) {

@@ -41,6 +41,12 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
                                                                       const runtime::executable* weight) {
   const record_function range("forward");
   const context::use own(*context_);
+  if (recording_) {
+    require_idle("eval");
+    for (std::size_t i = 0; i < o.leaves.size(); ++i)
+      if (o.leaves[i] && o.leaves[i]->on_tape == tape_status::lost && backward.plan.outputs[i] >= 0)
+        refuse_lost(*o.leaves[i]);
+  }
   entry n;
   n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
   runtime::place_operands(*context_, forward.plan, n.symbols, o.leaves,
@@ -155,6 +161,7 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
   const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
   if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
   if (y.on_tape == tape_status::recorded) why = "another tape recorded it, or this one has been cleared";
+  if (y.on_tape == tape_status::lost) why = "the tape that recorded it has ended";
   if (y.on_tape == tape_status::consumed)
     why =
         "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
@@ -164,27 +171,45 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
 }
 
 template <class Unused>
+void basic_tape_entries<Unused>::refuse_lost(const tensor_state& operand) {
+  refuse<usage_error>({"weft: eval: an operand of shape ", operand.extents,
+                       " was recorded by a tape that has ended, so that no gradient can reach what it was "
+                       "computed from: use one tape, or eval it without one to treat it as a constant"});
+}
+
+template <class Unused>
+void basic_tape_entries<Unused>::refuse_nested(const char* what) {
+  refuse<usage_error>({"weft: ", what,
+                       ": this tape is in a backward pass, as in a gradient hook: use another "
+                       "tape there"});
+}
+
+template <class Unused>
 void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state>& y,
                                               const std::shared_ptr<tensor_state>& seed) {
   const context::use own(*context_);
+  require_idle("backward");
   bool is_here = false;
   for (std::size_t n = entries_.size(); !is_here && n > 0; --n) is_here = entries_[n - 1].result == y;
   if (!is_here) refuse_backward(*y);
   context_->begin_backward();
-  if (seed == y->grad) y->grad.reset();  // what another tape has computed for it
+  y->grad.reset();  // what another tape has computed for it is passed as the seed, or left out
   std::shared_ptr<tensor_state> first = runtime::placed(*context_, seed, y->where_in_layer());
   if (first == seed && !y->gradient_hooks.empty()) {  // which may change it
     const index_t count = seed->extents.size();
     first = make_state(seed->where, seed->extents, seed->type);
     copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
   }
+  goes_back_ = true;
   try {
     accumulate(y, first);
     execute_backward();
   } catch (...) {
+    goes_back_ = false;
     abandon_backward();
     throw;
   }
+  goes_back_ = false;
 }
 
 template <class Unused>
@@ -204,7 +229,7 @@ void basic_tape_entries<Unused>::execute_backward() {
     const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
     n.result->grad.reset();
     n.result->on_tape = tape_status::consumed;
-    if (cotangent) run_hooks(*n.result, cotangent);
+    if (cotangent) run_gradient_hooks(*n.result, cotangent);
     if (n.function) run_function(n, cotangent);
     else if (cotangent) run_programs(n, cotangent);
     else n.saved.clear();
@@ -217,7 +242,7 @@ void basic_tape_entries<Unused>::execute_backward() {
 template <class Unused>
 void basic_tape_entries<Unused>::finish(runtime::execution_hooks* hooks) {
   for (const auto& leaf : std::exchange(hooked_, {}))
-    if (leaf->grad) run_hooks(*leaf, leaf->grad);
+    if (leaf->grad) run_gradient_hooks(*leaf, leaf->grad);
   if (hooks) hooks->after_backward(identity_);
   identity_.reset();
 }

@@ -86,9 +86,10 @@ WEFT_DEFINE void require_elements(const tensor_state& t, const char* what, index
 }
 
 WEFT_DEFINE void refuse_gradient_in_run(const tensor_state& t, const char* what) {
-  refuse<usage_error>({"weft: ", what, ": the gradient of a parameter of shape ", t.whole(),
-                       " is in the run to which the model is bound, until its step: run.zero_grad() drops "
-                       "it, run.step({.clip = limit}) clips it, run.gradient_norm() measures it"});
+  refuse<usage_error>(
+      {"weft: ", what, ": the gradient of a parameter of shape ", t.whole(),
+       " is in the run to which the model is bound, until its step: run.step() updates, "
+       "run.zero_grad() drops it, run.step({.clip = limit}) clips it, run.gradient_norm() measures it"});
 }
 
 WEFT_DEFINE void refuse_host(const tensor_state& t) {
@@ -132,7 +133,17 @@ WEFT_DEFINE void move_to(tensor_state& t, const device& where) {
   t.memory = where.allocate(t.bytes());
   where->upload(t.memory.data(), host.get(), t.bytes());
   t.where = where;
-  t.grad.reset();
+  if (!t.grad) return;
+  t.grad = alias_of(*t.grad);  // other handles keep theirs
+  move_to(*t.grad, where);
+}
+
+WEFT_DEFINE void run_gradient_hooks(const tensor_state& t, std::shared_ptr<tensor_state> gradient) {
+  const std::size_t now = t.gradient_hooks.size();
+  for (std::size_t i = 0; i < now; ++i) {
+    const backward_hook hook = t.gradient_hooks[i];
+    (*hook)(gradient);
+  }
 }
 
 }  // namespace weft
