@@ -5,6 +5,8 @@
 
 #include <weft/io/safetensors.hpp>
 #include <weft/optim/clip.hpp>
+#include <weft/optim/lbfgs.hpp>
+#include <weft/optim/muon.hpp>
 
 #include "expect.hpp"
 using namespace weft;
@@ -82,6 +84,14 @@ int main() {
   compiles(eval(mse_loss(logits, targets)));
   //| optimizer = AdamW(model.parameters(), lr=1e-3) | AdamW optimizer(model->parameters(), 1e-3); | - | -
   adamw optimizer{.lr = 1e-3};
+  //| torch.optim.Muon(model.parameters(), lr=0.02) | - | - | -
+  muon for_matrices{.lr = 0.02};
+  //| torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe") | LBFGS(model->parameters(), LBFGSOptions().line_search_fn("strong_wolfe")) | - | -
+  lbfgs without_noise{.line_search = true};
+  //| OneCycleLR(optimizer, max_lr=0.01, total_steps=100) | - | - | -
+  one_cycle rate{.max_lr = 0.01, .steps = 100};
+  //| ReduceLROnPlateau(optimizer, patience=3) | ReduceLROnPlateauScheduler(optimizer) | - | -
+  plateau patient{.patience = 3};
   //| loss.backward() | loss.backward() | - | -
   steps.backward(loss);
   //| clip_grad_norm_(model.parameters(), 1.0) | clip_grad_norm_(model->parameters(), 1.0) | - | -
@@ -101,5 +111,5 @@ int main() {
   compiles(eval(model(x), mixed));
 
   std::filesystem::remove(file);
-  (void)best, (void)norm, (void)cell;
+  (void)best, (void)norm, (void)cell, (void)for_matrices, (void)without_noise, (void)rate, (void)patient;
 }
