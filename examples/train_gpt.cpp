@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <string_view>
 
 #include <weft/comm/run_world.hpp>
+#include <weft/train/profiler.hpp>
 
 #include "train_gpt_job.hpp"
 
@@ -66,10 +69,16 @@ int train_on_ranks(const settings& s, int& count, char**& values) {
                          : s.comm == "nccl" ? detail::transport_for(launch_from_environment())
                                             : transport::threads;
   const int on_this_machine = over == transport::threads ? s.ranks : launch_from_environment().local_size;
+  std::optional<profiler> profile;  // of all ranks in this process
+  if (!s.profile.empty()) profile.emplace();
   const auto body = [&](communicator& ranks) {
     settings own = s;
     if (own.threads == 0 && on_this_machine > 1) own.threads = threads_per_rank(on_this_machine);
-    return train(own, ranks);
+    const int code = train(own, ranks);
+    if (!profile || code != 0) return code;
+    profile->save_trace(s.profile, ranks);
+    if (ranks.rank() == 0) std::printf("\n%s", profile->table().c_str());
+    return code;
   };
   return run_world(count, values, body, {over, s.ranks, std::chrono::seconds(s.timeout), report});
 }

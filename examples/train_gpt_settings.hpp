@@ -29,6 +29,7 @@ struct settings {
   int ranks = 0, timeout = 600;         // ranks that are threads; 0: as many as the mesh has
   std::string comm = "threads", strategy, mesh, hook = "none", flight;
   std::string context_parallel;             // ring or ulysses, where --mesh has cp
+  std::string profile;                      // Chrome trace of all ranks
   std::string schedule, timeline;           // of a pipeline: name or CSV file; SVG file
   std::vector<weft::index_t> stage_blocks;  // of each chunk; empty: by cost
   std::string recompute;                    // none or selective; empty: what --memory-limit needs
@@ -50,7 +51,7 @@ inline constexpr const char* usage =
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi|nccl --strategy single|ddp|zero1|zero2|zero3|hybrid:K]\n"
-    "  [--timeout 600]\n"
+    "  [--timeout 600] [--profile F.json   where the time goes: a table, and a trace for ui.perfetto.dev]\n"
     "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, dp or fsdp may be auto; with fsdp\n"
     "    --strategy zero1|zero2|zero3 says what is divided\n"
     "    --sequence-parallel   activations by positions along tp\n"
@@ -271,6 +272,7 @@ inline settings parse(int count, char** values) {
   a.text("schedule", s.schedule);
   a.numbers<weft::index_t>("stages", s.stage_blocks, 1);
   a.text("timeline", s.timeline);
+  a.text("profile", s.profile);
   a.choice("order", s.order, {"sequential", "shuffled"});
   a.text("device", s.device_name);
   a.number<int>("ranks", s.ranks, 1);

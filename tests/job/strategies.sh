@@ -5,9 +5,18 @@
 
 many=("${small[@]}" --steps 20 --deterministic)
 logs=()
+# traced NAME RANKS: its trace has the steps of all ranks.
+traced() {
+  python3 - "$at/$1.json" "$2" <<'CHECK'
+import collections, json, sys
+steps = collections.Counter(e["pid"] for e in json.load(open(sys.argv[1]))["traceEvents"] if e["name"] == "step")
+assert steps == {rank: 20 for rank in range(int(sys.argv[2]))}, steps
+CHECK
+}
 train one "${many[@]}" --accumulate 4
 for strategy in ddp zero1 zero2 zero3; do
-  train $strategy "${many[@]}" --ranks 2 --accumulate 2 --strategy $strategy
+  train $strategy "${many[@]}" --ranks 2 --accumulate 2 --strategy $strategy --profile "$at/$strategy.json"
+  traced $strategy 2
   logs+=($strategy)
 done
 train hybrid "${many[@]}" --ranks 4 --strategy hybrid:2 --recompute block --offload all
@@ -16,7 +25,9 @@ train after "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --checkpoint 
 logs+=(hybrid before after)
 for comm in ${WEFT_TEST_COMM:-}; do
   case $comm in
-    gloo) run gloo "$launch" -n 4 "$job" "${many[@]}" --comm gloo --strategy zero3 --log "$at/gloo.jsonl" ;;
+    gloo)
+      run gloo "$launch" -n 4 "$job" "${many[@]}" --comm gloo --strategy zero3 --log "$at/gloo.jsonl" --profile "$at/gloo.json"
+      traced gloo 4 ;;
     mpi) run mpi mpirun --oversubscribe -n 2 "$job" "${many[@]}" --comm mpi --accumulate 2 --strategy zero2 --log "$at/mpi.jsonl" ;;
   esac
   logs+=("$comm")
