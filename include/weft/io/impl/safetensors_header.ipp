@@ -124,11 +124,7 @@ WEFT_DEFINE std::string safetensors_beginning(const input_file& file) {
 WEFT_DEFINE std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
                                               const std::map<std::string, std::string>& metadata) {
   const auto require_utf8 = [](const std::string& text, const char* what) {
-    for (std::string_view rest = text; !rest.empty();) {
-      const std::size_t size = detail::utf8_sequence(rest);
-      if (size == 0) refuse<value_error>({"weft: safetensors: ", what, text, " is not UTF-8"});
-      rest.remove_prefix(size);
-    }
+    if (!detail::is_utf8(text)) refuse<value_error>({"weft: safetensors: ", what, text, " is not UTF-8"});
   };
   for (const auto& [key, value] : metadata) {
     require_utf8(key, "the key of metadata ");
