@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/optim/clip.hpp>
 
 #include "expect.hpp"

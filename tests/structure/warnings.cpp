@@ -12,7 +12,7 @@
 #include <weft/comm/tcp_store.hpp>
 #include <weft/comm/threads.hpp>
 #include <weft/gpu/open.hpp>
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/expert_parallel.hpp>
 #include <weft/parallel/hook.hpp>

@@ -71,8 +71,8 @@ stored_tensor parse_npy(std::string_view file, const std::string& what);
 /// Reads a .npy file. Throws io_error, naming the file and the fault, as parse_npy.
 stored_tensor read_npy(const std::string& path);
 
-/// Writes a .npy file, the bytes that numpy.save writes, replacing an existing one atomically. Throws io_error
-/// on failure, value_error for bf16, which NumPy does not have.
+/// Writes a .npy file, the bytes that numpy.save writes, replacing an existing one atomically. Throws
+/// io_error on failure, value_error for bf16, which NumPy does not have.
 void write_npy(const std::string& path, const stored_tensor& from);
 
 /// Reads the arrays of a .npz file, compressed or not, that `wanted` accepts; all if it is empty. Arrays that
@@ -80,9 +80,9 @@ void write_npy(const std::string& path, const stored_tensor& from);
 /// and the fault.
 stored_tensors read_npz(const std::string& path, const name_filter& wanted = {});
 
-/// Writes a .npz file, the bytes that numpy.savez writes, without metadata, which it cannot hold, replacing an
-/// existing one atomically. Throws io_error on failure, value_error, naming the tensor, for bf16, which NumPy
-/// does not have, a name that is not UTF-8, or if `from` has others, which would be lost.
+/// Writes a .npz file, the bytes that numpy.savez writes, without metadata, which it cannot hold, replacing
+/// an existing one atomically. Throws io_error on failure, value_error, naming the tensor, for bf16, which
+/// NumPy does not have, a name that is not UTF-8, or if `from` has others, which would be lost.
 void write_npz(const std::string& path, const stored_tensors& from);
 
 }  // namespace weft::io

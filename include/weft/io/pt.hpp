@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // .pt and .pth files of torch.save: the tensors of a state_dict or checkpoint.
 //
-//   const io::stored_tensors file = io::read_pt("checkpoint.pt");   // torch.save({"model": ..., "epoch": 3}, ...)
-//   file.tensors.at("model.hidden.weight"), file.metadata.at("epoch") == "3"
+//   const io::stored_tensors file = io::read_pt("checkpoint.pt");   // torch.save({"model": ..., "epoch": 3},
+//   ...) file.tensors.at("model.hidden.weight"), file.metadata.at("epoch") == "3"
 //
 // A file is a zip archive: a pickle describes tensors, and members have their elements. The pickle is not
 // executed (torch_pickle.hpp), and what it says about elements is checked against the archive.
@@ -44,7 +44,9 @@ class pt_reader {
     index_t offset;
   };
 
-  [[noreturn]] void fail(const std::string& why) const { throw io_error("weft: " + zip_.path() + ": " + why); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw io_error("weft: " + zip_.path() + ": " + why);
+  }
   [[noreturn]] void fail_at(const std::string& tensor, const std::string& why) const {
     fail("tensor " + tensor + ": " + why);
   }

@@ -25,8 +25,8 @@ enum class file_format : std::uint8_t { safetensors, npy, npz, pt };
 /// io_error if it cannot be read or is a pickle of torch before 1.6.
 file_format format_of(const std::string& path);
 
-/// Reads the tensors of a file of any of the formats that `wanted` accepts; all if it is empty. That of a .npy
-/// file has the name "". Throws io_error, naming the file and the fault.
+/// Reads the tensors of a file of any of the formats that `wanted` accepts; all if it is empty. That of a
+/// .npy file has the name "". Throws io_error, naming the file and the fault.
 stored_tensors read_tensors(const std::string& path, const name_filter& wanted = {});
 
 /// How `save` writes tensors.
@@ -39,11 +39,11 @@ struct load_options {
   std::string prefix{};  // of the names in the file, such as "model." in a checkpoint
 };
 
-/// Writes named tensors, such as a state_dict, to a file, replacing an existing one atomically: to a .npz file
-/// if `path` ends so, else to a safetensors file. NumPy, or torch and safetensors, read it. Throws io_error on
-/// failure, value_error if `as` is no floating dtype, a tensor is null or of a type that the format does not
-/// have (bf16 in .npz), two have one name, a name is not UTF-8 or "__metadata__", or `path` ends in .npy, .pt
-/// or .pth: a .npy file has one tensor without a name, and .pt files are only read.
+/// Writes named tensors, such as a state_dict, to a file, replacing an existing one atomically: to a .npz
+/// file if `path` ends so, else to a safetensors file. NumPy, or torch and safetensors, read it. Throws
+/// io_error on failure, value_error if `as` is no floating dtype, a tensor is null or of a type that the
+/// format does not have (bf16 in .npz), two have one name, a name is not UTF-8 or "__metadata__", or `path`
+/// ends in .npy, .pt or .pth: a .npy file has one tensor without a name, and .pt files are only read.
 void save(const std::string& path, const named_tensors& tensors, save_options options = {});
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any
@@ -54,31 +54,34 @@ void load(const std::string& path, const named_tensors& tensors, load_options op
 
 namespace detail {
 /// Writes a tensor to a .npy file.
-void save_tensor(const std::string& path, const std::shared_ptr<tensor_state>& t, const save_options& options);
+void save_tensor(const std::string& path, const std::shared_ptr<tensor_state>& t,
+                 const save_options& options);
 /// The tensor of a file that has one without a name, in the dtype that is wanted if `options` convert. Throws
 /// io_error unless it is of the shape that is wanted, in which extents may be `dyn`.
 stored_tensor load_tensor(const std::string& path, const tensor_spec& wanted, const load_options& options);
 }  // namespace detail
 
-/// Writes a tensor to a .npy file, replacing an existing one atomically. Throws io_error on failure, value_error
-/// if `path` does not end in .npy, `as` is no floating dtype, or the tensor is bf16 and not converted.
+/// Writes a tensor to a .npy file, replacing an existing one atomically. Throws io_error on failure,
+/// value_error if `path` does not end in .npy, `as` is no floating dtype, or the tensor is bf16 and not
+/// converted.
 template <element T, class E, bool G>
 void save(const std::string& path, const tensor<T, E, G>& t, save_options options = {}) {
   detail::save_tensor(path, t.state(), options);
 }
 
-/// Sets the elements of a tensor to those of a .npy file, or of a .pt file of one tensor. Throws io_error, with
-/// nothing changed, if the file is invalid or has another shape, or another dtype that `options` does not
-/// convert.
+/// Sets the elements of a tensor to those of a .npy file, or of a .pt file of one tensor. Throws io_error,
+/// with nothing changed, if the file is invalid or has another shape, or another dtype that `options` does
+/// not convert.
 template <element T, class E, bool G>
 void load(const std::string& path, const tensor<T, E, G>& t, load_options options = {}) {
   restore(path, "", detail::load_tensor(path, {dtype_of<T>, t.extents()}, options), *t.state());
 }
 
-/// A new tensor with the elements of a .npy file, or of a .pt file of one tensor. Throws io_error if the file is
-/// invalid, does not fit into static extents, or has another dtype that `options` does not convert.
+/// A new tensor with the elements of a .npy file, or of a .pt file of one tensor. Throws io_error if the file
+/// is invalid, does not fit into static extents, or has another dtype that `options` does not convert.
 template <element T, class Extents>
-tensor<T, Extents> load(const std::string& path, load_options options = {}, const device& where = default_device()) {
+tensor<T, Extents> load(const std::string& path, load_options options = {},
+                        const device& where = default_device()) {
   const stored_tensor from =
       detail::load_tensor(path, {dtype_of<T>, tensor<T, Extents>::static_shape}, options);
   tensor<T, Extents> t(from.extents, where);

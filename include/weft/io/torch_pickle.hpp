@@ -26,7 +26,18 @@ namespace weft::io {
 /// The kind of a value in a pickle. `other`: one of no use here, such as a device or an integer of more than
 /// 64 bits.
 enum class pickle_kind : std::uint8_t {
-  none, boolean, integer, real, text, other, tuple, list, dict, name, storage, call
+  none,
+  boolean,
+  integer,
+  real,
+  text,
+  other,
+  tuple,
+  list,
+  dict,
+  name,
+  storage,
+  call
 };
 
 namespace detail {
@@ -119,7 +130,9 @@ class pickle_value {
   /// A boolean, integer, real or text as a text; none of other values.
   std::optional<std::string> scalar() const;
   /// Number of values of a container, for a dict keys and values; 0 for other values.
-  std::size_t size() const { return kind() < pickle_kind::tuple || kind() == pickle_kind::name ? 0 : node().size; }
+  std::size_t size() const {
+    return kind() < pickle_kind::tuple || kind() == pickle_kind::name ? 0 : node().size;
+  }
   /// The values of a container, for a dict keys and values in turns; for a storage the persistent id that
   /// torch.save writes; for a call the function and its arguments.
   std::vector<pickle_value> items() const;

@@ -55,7 +55,8 @@ TEST_CASE("npy, npz: arrays of NumPy are read, and written with the same bytes")
   CHECK(is_numbers(io::read_npy(one), dtype::f64, {2, {5, 7}}));
 }
 
-TEST_CASE("npy: Fortran's order, the other order of bytes, versions 2 and 3; types that weft has not are named") {
+TEST_CASE(
+    "npy: Fortran's order, the other order of bytes, versions 2 and 3; types that weft has not are named") {
   const io::stored_tensors arrays = io::read_npz(data + "variants.npz");
   CHECK(arrays.tensors.size() == 7 * 3 + 2);
   for (const auto& [name, t] : arrays.tensors) {
@@ -70,7 +71,8 @@ TEST_CASE("npy: Fortran's order, the other order of bytes, versions 2 and 3; typ
       {"text", "is of dtype <U2, which weft does not have"},
       {"bytes", "is of dtype |S3, which weft does not have"},
       {"date", "is of dtype <M8[D], which weft does not have"},
-      {"objects", "is of dtype |O, which weft does not have: objects are pickled, and weft executes no pickles"},
+      {"objects",
+       "is of dtype |O, which weft does not have: objects are pickled, and weft executes no pickles"},
       {"struct", "is of a structured dtype, which weft does not have"},
       {"bf16", "is of dtype |V2, which weft does not have: if it is bfloat16, save x.astype(numpy.float32)"},
       {"dims", "has 7 dims, tensors of weft at most 6"},
@@ -79,10 +81,12 @@ TEST_CASE("npy: Fortran's order, the other order of bytes, versions 2 and 3; typ
   for (const auto& [name, why] : others) CHECK(arrays.others.at(name) == why);
   const auto t = zeros<float>(extents<3>{});
   CHECK_THROWS_WITH_AS(io::load(data + "variants.npz", {{"int8", t.state()}}),
-                       (data + "variants.npz: tensor int8 is of dtype |i1, which weft does not have").insert(0, "weft: ").c_str(),
+                       (data + "variants.npz: tensor int8 is of dtype |i1, which weft does not have")
+                           .insert(0, "weft: ")
+                           .c_str(),
                        io_error);
-  CHECK_THROWS_WITH_AS(io::write_npz("/tmp/weft_none.npz", arrays), doctest::Contains("weft: npz: tensor bf16 is of dtype |V2"),
-                       value_error);
+  CHECK_THROWS_WITH_AS(io::write_npz("/tmp/weft_none.npz", arrays),
+                       doctest::Contains("weft: npz: tensor bf16 is of dtype |V2"), value_error);
 }
 
 TEST_CASE("npz: compressed arrays, in blocks of every kind") {
@@ -99,11 +103,11 @@ TEST_CASE("npz: compressed arrays, in blocks of every kind") {
 }
 
 TEST_CASE("npy: headers are read as Python would, and malformed ones are clear errors") {
-  for (const char* header : {
-           "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n",
-           "{'shape':(2,3),'descr':'<f4','fortran_order':False}",
-           "{ \"fortran_order\" : True , 'shape' : ( 2 , 3 , ) , \"descr\" : \"=f4\" , }  \n \n",
-           "{'descr': 'f4', 'fortran_order': False, 'shape': (2L, 3L)}"}) {
+  for (const char* header :
+       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n",
+        "{'shape':(2,3),'descr':'<f4','fortran_order':False}",
+        "{ \"fortran_order\" : True , 'shape' : ( 2 , 3 , ) , \"descr\" : \"=f4\" , }  \n \n",
+        "{'descr': 'f4', 'fortran_order': False, 'shape': (2L, 3L)}"}) {
     CAPTURE(header);
     const io::stored_tensor t = io::parse_npy(npy(header, 24), "test");
     CHECK(t.type == dtype::f32);
@@ -124,11 +128,13 @@ TEST_CASE("npy: headers are read as Python would, and malformed ones are clear e
       {large, "too large"},
       {npy("{", 0) + std::string(1, '\0'), "malformed header"},
       {npy("[]  ", 0), "expected '{'"},
-      {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 23), "has 23 bytes after the header, its shape needs 24"},
+      {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 23),
+       "has 23 bytes after the header, its shape needs 24"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 25), "has 25 bytes after the header"},
       {npy("{'descr': '<f4', 'fortran_order': False}", 24), "needs descr, fortran_order and shape"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,), 'x': 1}", 24), "unknown key x"},
-      {npy("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 24), "descr is there twice"},
+      {npy("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 24),
+       "descr is there twice"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} or x", 24), "text after"},
       {npy("{'descr': '<f4' 'fortran_order': False, 'shape': (6,)}", 24), "expected '}'"},
       {npy("{'descr': '<f4\\'', 'fortran_order': False, 'shape': (6,)}", 24), "a string"},
@@ -145,7 +151,8 @@ TEST_CASE("npy: headers are read as Python would, and malformed ones are clear e
       {with("False", "(4294967296, 4294967296, 2)"), "overflows"},
       {with("False", "(9223372036854775807,)"), "overflows"},
       {npy("{'descr': [('a', '<f4'", 0), "unsigned integer"},
-      {npy("{'descr': '|i1', 'fortran_order': False, 'shape': (24,)}", 24), "is of dtype |i1, which weft does not have"}};
+      {npy("{'descr': '|i1', 'fortran_order': False, 'shape': (24,)}", 24),
+       "is of dtype |i1, which weft does not have"}};
   for (const auto& [bytes, words] : bad) {
     CAPTURE(words);
     try {
@@ -202,27 +209,29 @@ TEST_CASE("save, load: a tensor in a .npy file") {
   CHECK(io::read_npy(file).type == dtype::f16);
   CHECK(io::read_tensors(file).tensors.at("").extents == shape{2, {2, 3}});
 
-  CHECK_THROWS_WITH_AS(io::load(file, y), doctest::Contains("tensor is f16 [2, 3], the model wants f32 [2, 3]: load(path, "),
+  CHECK_THROWS_WITH_AS(io::load(file, y),
+                       doctest::Contains("tensor is f16 [2, 3], the model wants f32 [2, 3]: load(path, "),
                        io_error);
   CHECK_THROWS_WITH_AS((io::load<float16, extents<dyn, 4>>(file)),
                        doctest::Contains("tensor is f16 [2, 3], the model wants f16 [?, 4]"), io_error);
   CHECK_THROWS_WITH_AS((io::load<std::int32_t, extents<dyn, 3>>(file, {.convert = true})),
                        doctest::Contains("tensor is f16 [2, 3], the model wants i32 [?, 3]"), io_error);
-  CHECK_THROWS_WITH_AS(io::load(file, {{"x", y.state()}}), doctest::Contains("tensor x is missing"), io_error);
-  CHECK_THROWS_WITH_AS(io::save(file, {{"x", y.state()}}), doctest::Contains("a .npy file has one tensor without a name"),
-                       value_error);
-  CHECK_THROWS_WITH_AS(io::save("x.npz", x), doctest::Contains("a tensor without a name is saved to a .npy file"),
-                       value_error);
+  CHECK_THROWS_WITH_AS(io::load(file, {{"x", y.state()}}), doctest::Contains("tensor x is missing"),
+                       io_error);
+  CHECK_THROWS_WITH_AS(io::save(file, {{"x", y.state()}}),
+                       doctest::Contains("a .npy file has one tensor without a name"), value_error);
+  CHECK_THROWS_WITH_AS(io::save("x.npz", x),
+                       doctest::Contains("a tensor without a name is saved to a .npy file"), value_error);
   const auto narrow = zeros<bfloat16>(extents<2>{});
-  CHECK_THROWS_WITH_AS(io::save(file, narrow), doctest::Contains("the tensor is bf16, which NumPy does not have"),
-                       value_error);
+  CHECK_THROWS_WITH_AS(io::save(file, narrow),
+                       doctest::Contains("the tensor is bf16, which NumPy does not have"), value_error);
   CHECK(io::read_npy(file).type == dtype::f16);  // the file that was there
   io::save(file, narrow, {.as = dtype::f32});
   CHECK(io::read_npy(file).extents == shape{1, {2}});
   const auto flags = zeros<bool>(extents<24>{});
   file.write(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (24,)}", 24).replace(80, 1, "\2"));
-  CHECK_THROWS_WITH_AS(io::load(file, flags), doctest::Contains("tensor is bool, and has bytes other than 0 and 1"),
-                       io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, flags),
+                       doctest::Contains("tensor is bool, and has bytes other than 0 and 1"), io_error);
 }
 
 TEST_CASE("save, load: a model in a .npz file") {
@@ -236,23 +245,29 @@ TEST_CASE("save, load: a model in a .npz file") {
   CHECK(b.weight.to_vector() == a.weight.to_vector());
   CHECK(b.bias.to_vector() == a.bias.to_vector());
   CHECK_THROWS_WITH_AS(io::load(file, state_dict(other)),
-                       doctest::Contains("tensor weight is f32 [2, 3], the model wants f32 [4, 3]"), io_error);
-  CHECK_THROWS_WITH_AS(io::load(file, b.weight), doctest::Contains("has tensors with names: load(path, {{"), io_error);
+                       doctest::Contains("tensor weight is f32 [2, 3], the model wants f32 [4, 3]"),
+                       io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, b.weight), doctest::Contains("has tensors with names: load(path, {{"),
+                       io_error);
   io::save(file, {{"net.weight", a.weight.state()}, {"net.bias", a.bias.state()}}, {.as = dtype::f64});
-  CHECK_THROWS_WITH_AS(io::load(file, state_dict(b), {.prefix = "net."}), doctest::Contains("tensor net.weight is f64"), io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, state_dict(b), {.prefix = "net."}),
+                       doctest::Contains("tensor net.weight is f64"), io_error);
   b = linear<3, 2>{};
   io::load(file, state_dict(b), {.convert = true, .prefix = "net."});
   CHECK(b.weight.to_vector() == a.weight.to_vector());
-  CHECK_THROWS_WITH_AS(io::load(file, state_dict(b)), doctest::Contains("tensor weight is missing"), io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, state_dict(b)), doctest::Contains("tensor weight is missing"),
+                       io_error);
 
   const std::string before = file.bytes();
   const auto narrow = zeros<bfloat16>(extents<2>{});
-  CHECK_THROWS_WITH_AS(io::save(file, {{"w", narrow.state()}}), doctest::Contains("tensor w is bf16, which NumPy"), value_error);
-  CHECK_THROWS_WITH_AS(io::save(file, {{"w\xff", a.weight.state()}}), doctest::Contains("is too long or not UTF-8"), value_error);
+  CHECK_THROWS_WITH_AS(io::save(file, {{"w", narrow.state()}}),
+                       doctest::Contains("tensor w is bf16, which NumPy"), value_error);
+  CHECK_THROWS_WITH_AS(io::save(file, {{"w\xff", a.weight.state()}}),
+                       doctest::Contains("is too long or not UTF-8"), value_error);
   CHECK_THROWS_AS(io::save(file, {{std::string("w\0w", 3), a.weight.state()}}), value_error);
   CHECK_THROWS_AS(io::save(file, {{std::string(65532, 'w'), a.weight.state()}}), value_error);
-  CHECK_THROWS_WITH_AS(io::save("model.pt", state_dict(a)), doctest::Contains("model.pt: .pt files are read, not written"),
-                       value_error);
+  CHECK_THROWS_WITH_AS(io::save("model.pt", state_dict(a)),
+                       doctest::Contains("model.pt: .pt files are read, not written"), value_error);
   CHECK_THROWS_AS(io::save("model.pth", state_dict(a)), value_error);
   CHECK(file.bytes() == before);
   io::save(file, {{"gr\xc3\xb6\xc3\x9f/0", a.weight.state()}});

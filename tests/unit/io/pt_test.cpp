@@ -34,8 +34,11 @@ std::string dict(std::initializer_list<std::string> values) {
   for (const std::string& v : values) s += v;
   return s + "u";
 }
-std::string name(const std::string& module, const std::string& what) { return "c" + module + "\n" + what + "\n"; }
-std::string storage(std::uint64_t count, const std::string& type = "FloatStorage", const std::string& key = "0") {
+std::string name(const std::string& module, const std::string& what) {
+  return "c" + module + "\n" + what + "\n";
+}
+std::string storage(std::uint64_t count, const std::string& type = "FloatStorage",
+                    const std::string& key = "0") {
   return tuple({text("storage"), name("torch", type), text(key), text("cpu"), integer(count)}) + "Q";
 }
 std::string tensor_in(const std::string& storage, const std::string& offset, const std::string& extents,
@@ -46,10 +49,12 @@ std::string tensor_in(const std::string& storage, const std::string& offset, con
 const std::string six = tensor_in(storage(6), "K\0"s, tuple({"K\2", "K\3"}), tuple({"K\3", "K\1"}));
 
 /// Writes a file of torch.save with this value, and a storage of six numbers; reads it.
-io::stored_tensors read(const std::string& value, const std::string& before = "\x80\2", const std::string& after = ".") {
+io::stored_tensors read(const std::string& value, const std::string& before = "\x80\2",
+                        const std::string& after = ".") {
   const memory_file file;
   const io::stored_tensor elements = numbers(dtype::f32, {1, {6}});
-  file.write(archive({{"a/data.pkl", before + value + after}, {"a/data/0", {elements.bytes.begin(), elements.bytes.end()}}}));
+  file.write(archive({{"a/data.pkl", before + value + after},
+                      {"a/data/0", {elements.bytes.begin(), elements.bytes.end()}}}));
   return io::read_pt(file.path());
 }
 
@@ -86,9 +91,12 @@ TEST_CASE("pt: a state_dict of PyTorch is loaded into a model") {
   CHECK(all.tensors.at("norm.num_batches_tracked").extents == shape{});
   CHECK(all.tensors.at("norm.num_batches_tracked").bytes == std::vector<char>(8));
   linear<3, 4> other;
-  CHECK_THROWS_WITH_AS(io::load(file, state_dict(other), {.prefix = "hidden."}),
-                       doctest::Contains("module.pt: tensor hidden.weight is f32 [5, 3], the model wants f32 [4, 3]"), io_error);
-  CHECK_THROWS_WITH_AS(io::load(file, state_dict(other)), doctest::Contains("tensor weight is missing"), io_error);
+  CHECK_THROWS_WITH_AS(
+      io::load(file, state_dict(other), {.prefix = "hidden."}),
+      doctest::Contains("module.pt: tensor hidden.weight is f32 [5, 3], the model wants f32 [4, 3]"),
+      io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, state_dict(other)), doctest::Contains("tensor weight is missing"),
+                       io_error);
   const auto x = io::load<float, extents<2, dyn>>(data + "tensor.pt");
   CHECK(is_numbers(io::stored(*x.state()), dtype::f32, {2, {2, 3}}));
 }
@@ -105,9 +113,17 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
     check(std::string("types.") + name_of(type), type, {3, {3, 5, 2}});
     check(std::string("transposed.") + name_of(type), type, {3, {3, 5, 2}});
   }
-  const shape shapes[] = {{},           {1, {0}},          {1, {1}},          {1, {3}}, {3, {2, 0, 3}}, {2, {5, 7}},
-                          {3, {1, 1, 1}}, {4, {2, 3, 5, 7}}, {6, {1, 2, 1, 3, 1, 2}}};
-  for (std::size_t i = 0; i < std::size(shapes); ++i) check("shapes." + std::to_string(i), dtype::f32, shapes[i]);
+  const shape shapes[] = {{},
+                          {1, {0}},
+                          {1, {1}},
+                          {1, {3}},
+                          {3, {2, 0, 3}},
+                          {2, {5, 7}},
+                          {3, {1, 1, 1}},
+                          {4, {2, 3, 5, 7}},
+                          {6, {1, 2, 1, 3, 1, 2}}};
+  for (std::size_t i = 0; i < std::size(shapes); ++i)
+    check("shapes." + std::to_string(i), dtype::f32, shapes[i]);
   check("parameter", dtype::f32, {3, {3, 5, 2}});
   check("tied.0", dtype::f32, {1, {4}});
   check("tied.1", dtype::f32, {1, {4}});
@@ -115,7 +131,8 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
 
   // Elements of a tensor of 40 by their positions in it.
   const io::stored_tensor base = numbers(dtype::f32, {1, {40}});
-  const auto check_positions = [&](const char* tensor, const shape& extents, const std::vector<std::size_t>& at) {
+  const auto check_positions = [&](const char* tensor, const shape& extents,
+                                   const std::vector<std::size_t>& at) {
     CAPTURE(tensor);
     const io::stored_tensor& t = file.tensors.at(tensor);
     CHECK(t.extents == extents);
@@ -141,9 +158,13 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
   CHECK(file.others.size() == std::size(others));
   for (const auto& [tensor, why] : others) CHECK(file.others.at(tensor) == why);
 
-  const std::pair<const char*, const char*> scalars[] = {
-      {"epoch", "3"}, {"lr", "0.1"}, {"on", "true"}, {"title", "gr\xc3\xbcn"}, {"large", "1099511627776"}, {"negative", "-5"},
-      {"short", "300"}};
+  const std::pair<const char*, const char*> scalars[] = {{"epoch", "3"},
+                                                         {"lr", "0.1"},
+                                                         {"on", "true"},
+                                                         {"title", "gr\xc3\xbcn"},
+                                                         {"large", "1099511627776"},
+                                                         {"negative", "-5"},
+                                                         {"short", "300"}};
   for (const auto& [scalar, value] : scalars) CHECK(file.metadata.at(scalar) == value);
   for (const char* none : {"nothing", "huge", "size", "list", "list.0", "device", "dtype", "True", "None"}) {
     CAPTURE(none);
@@ -156,9 +177,12 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
   const auto moment = zeros<float>(extents<5, 3>{});
   io::load(data + "checkpoint.pt", {{"exp_avg", moment.state()}}, {.prefix = "optimizer.state.0."});
   CHECK(io::stored(*moment.state()).bytes == file.tensors.at("optimizer.state.0.exp_avg").bytes);
-  CHECK_THROWS_WITH_AS(io::load(data + "checkpoint.pt", {{"int8", moment.state()}}),
-                       doctest::Contains("checkpoint.pt: tensor int8 is of dtype int8, which weft does not have"), io_error);
-  CHECK(io::read_pt(data + "checkpoint.pt", [](const std::string& n) { return n == "column"; }).tensors.size() == 1);
+  CHECK_THROWS_WITH_AS(
+      io::load(data + "checkpoint.pt", {{"int8", moment.state()}}),
+      doctest::Contains("checkpoint.pt: tensor int8 is of dtype int8, which weft does not have"), io_error);
+  CHECK(io::read_pt(data + "checkpoint.pt", [](const std::string& n) {
+          return n == "column";
+        }).tensors.size() == 1);
 }
 
 TEST_CASE("pt: files of machines of the other order of bytes, and without CRCs") {
@@ -188,7 +212,8 @@ TEST_CASE("pt: files of other kinds are refused with what to do") {
 
 TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a clear error") {
   CHECK(is_numbers(read(six).tensors.at(""), dtype::f32, {2, {2, 3}}));
-  check_refused(name("os", "system") + tuple({text("true")}) + "R", "names os.system, which weft does not read");
+  check_refused(name("os", "system") + tuple({text("true")}) + "R",
+                "names os.system, which weft does not read");
   check_refused(name("builtins", "eval") + tuple({text("1")}) + "R", "names builtins.eval");
   check_refused(name("torch", "load") + tuple({text("x")}) + "R", "names torch.load");
   check_refused(name("torch.FloatStorage", "x"), "names torch.FloatStorage.x");
@@ -227,9 +252,10 @@ TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a
   check_refused("\x8a\xff", "ends early");
   check_refused(std::string(40, ']') + std::string(39, 'a'), "nested too deeply");
   check_refused("}q\1X\1\0\0\0ah\1s"s, "");  // a dict in itself
-  std::string laughs = "]q\0"s;               // each list has the one before twice
+  std::string laughs = "]q\0"s;              // each list has the one before twice
   for (int i = 0; i < 30; ++i)
-    laughs += "](" + std::string("h") + static_cast<char>(i) + "h" + static_cast<char>(i) + "eq" + static_cast<char>(i + 1);
+    laughs += "](" + std::string("h") + static_cast<char>(i) + "h" + static_cast<char>(i) + "eq" +
+              static_cast<char>(i + 1);
   check_refused("(" + laughs + "t", "refers to its values too often");
 }
 
@@ -241,21 +267,27 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
   };
   const std::uint64_t large = std::uint64_t{1} << 62;
   CHECK(read(at("K\5", tuple({"K\1"}), tuple({integer(large)}))).tensors.at("w").bytes.size() == 4);
-  CHECK(read(at(integer(large), tuple({"K\0"s, integer(large), integer(large)}), tuple({"K\1", "K\1", "K\1"})))
-            .tensors.at("w").bytes.empty());
+  CHECK(
+      read(at(integer(large), tuple({"K\0"s, integer(large), integer(large)}), tuple({"K\1", "K\1", "K\1"})))
+          .tensors.at("w")
+          .bytes.empty());
   CHECK(read(at("K\5", tuple({"K\2"}), tuple({"K\0"s}))).tensors.at("w").bytes.size() == 8);
   check_refused(at("K\1", extents, strides), "tensor w: reaches beyond its storage");
   check_refused(at("K\6", tuple({}), tuple({})), "reaches beyond its storage");
   check_refused(at(offset, tuple({"K\7"}), tuple({"K\1"})), "reaches beyond its storage");
   check_refused(at(offset, tuple({"K\2"}), tuple({"K\6"})), "reaches beyond its storage");
   check_refused(at(offset, tuple({"K\5"}), tuple({integer(large)})), "reaches beyond its storage");
-  check_refused(at(offset, tuple({"K\3", "K\3", "K\3"}), tuple({integer(large - 1), integer(large - 1), integer(large - 1)})),
+  check_refused(at(offset, tuple({"K\3", "K\3", "K\3"}),
+                   tuple({integer(large - 1), integer(large - 1), integer(large - 1)})),
                 "reaches beyond its storage");
   check_refused(at(integer(large * 2 - 1), tuple({"K\2"}), tuple({"K\1"})), "reaches beyond its storage");
-  check_refused(at(offset, tuple({integer(large), integer(large)}), tuple({"K\0"s, "K\0"s})), "reaches beyond its storage");
+  check_refused(at(offset, tuple({integer(large), integer(large)}), tuple({"K\0"s, "K\0"s})),
+                "reaches beyond its storage");
   check_refused(at("J\xff\xff\xff\xff", tuple({"K\2"}), tuple({"K\1"})), "a size is not an unsigned integer");
-  check_refused(at(offset, tuple({"J\xff\xff\xff\xff"}), tuple({"K\1"})), "a size is not an unsigned integer");
-  check_refused(at(offset, tuple({"K\2"}), tuple({"J\xff\xff\xff\xff"})), "a size is not an unsigned integer");
+  check_refused(at(offset, tuple({"J\xff\xff\xff\xff"}), tuple({"K\1"})),
+                "a size is not an unsigned integer");
+  check_refused(at(offset, tuple({"K\2"}), tuple({"J\xff\xff\xff\xff"})),
+                "a size is not an unsigned integer");
   check_refused(at(offset, tuple({"N"}), tuple({"K\1"})), "a size is not an unsigned integer");
   check_refused(at(offset, tuple({"K\2"}), tuple({})), "is malformed");
   check_refused(at(offset, "K\2", tuple({"K\1"})), "is malformed");
@@ -270,27 +302,34 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
   check_refused(name("torch._utils", "_rebuild_parameter") + tuple({"N", "\x88", "N"}) + "R", "is malformed");
   const std::string parameter = name("torch._utils", "_rebuild_parameter") + tuple({six, "\x88", "N"}) + "R";
   CHECK(read(parameter).tensors.size() == 1);
-  check_refused(name("torch._utils", "_rebuild_parameter") + tuple({parameter, "\x88", "N"}) + "R", "is malformed");
+  check_refused(name("torch._utils", "_rebuild_parameter") + tuple({parameter, "\x88", "N"}) + "R",
+                "is malformed");
   check_refused(dict({text("a"), six, text("a"), six}), "tensor a: is there twice");
   check_refused(dict({text("a.b"), six, text("a"), dict({text("b"), six})}), "tensor a.b: is there twice");
   check_refused(dict({text("a"), six, text("a"), in(storage(1, "CharStorage"))}), "tensor a: is there twice");
-  check_refused(dict({text("a"), six, text("b"), in(storage(24, "ByteStorage"))}), "its storage has elements of two sizes");
+  check_refused(dict({text("a"), six, text("b"), in(storage(24, "ByteStorage"))}),
+                "its storage has elements of two sizes");
   CHECK(read(dict({text("a"), six, text("b"), in(storage(6, "IntStorage"))})).tensors.size() == 2);
 
   // Many names of one storage: no more than 64 times the bytes of the file.
   const memory_file file;
-  std::string pickle = "\x80\2](" + tensor_in(storage(20000), offset, tuple({integer(20000)}), tuple({"K\1"})) + "q\1";
+  std::string pickle =
+      "\x80\2](" + tensor_in(storage(20000), offset, tuple({integer(20000)}), tuple({"K\1"})) + "q\1";
   for (int i = 0; i < 200; ++i) pickle += "h\1";
   pickle += "e.";
   const std::string elements(80000, '\0');
   file.write(archive({{"a/data.pkl", pickle}, {"a/data/0", elements}}));
-  CHECK_THROWS_WITH_AS(io::read_pt(file.path()), doctest::Contains("has tensors of more than 64 times its bytes"), io_error);
-  CHECK(io::read_pt(file.path(), [](const std::string& n) { return n == "7"; }).tensors.at("7").bytes.size() == 80000);
+  CHECK_THROWS_WITH_AS(io::read_pt(file.path()),
+                       doctest::Contains("has tensors of more than 64 times its bytes"), io_error);
+  CHECK(
+      io::read_pt(file.path(), [](const std::string& n) { return n == "7"; }).tensors.at("7").bytes.size() ==
+      80000);
   // A long text under many names.
   std::string texts = "\x80\2}(" + text("0") + text(std::string(10000, 'x')) + "q\1";
   for (int i = 1; i < 1000; ++i) texts += text(std::to_string(i)) + "h\1";
   file.write(archive({{"a/data.pkl", texts + "u."}}));
-  CHECK_THROWS_WITH_AS(io::read_pt(file.path()), doctest::Contains("refers to its values too often"), io_error);
+  CHECK_THROWS_WITH_AS(io::read_pt(file.path()), doctest::Contains("refers to its values too often"),
+                       io_error);
 }
 
 TEST_CASE("pt: of every beginning and every change of a file, the tensors are read or there is an error") {
@@ -304,6 +343,7 @@ TEST_CASE("pt: of every beginning and every change of a file, the tensors are re
   // What CRCs would detect: changes of the pickle alone.
   const std::string value = dict({text("w"), six, text("n"), "K\3", text("l"), "](" + six + "e"});
   for_each_damage("\x80\2" + value + ".", [&](const std::string& pickle) {
-    for (const auto& [tensor, t] : read(pickle, "", "").tensors) CHECK(t.bytes.size() == bytes_of(t.extents, t.type));
+    for (const auto& [tensor, t] : read(pickle, "", "").tensors)
+      CHECK(t.bytes.size() == bytes_of(t.extents, t.type));
   });
 }

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;

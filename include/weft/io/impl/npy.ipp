@@ -18,8 +18,8 @@ struct npy_type {
   const char* name;  // without the order of bytes
   dtype type;
 };
-inline constexpr npy_type npy_types[] = {{"f8", dtype::f64}, {"f4", dtype::f32}, {"f2", dtype::f16},
-                                         {"i8", dtype::i64}, {"i4", dtype::i32}, {"u1", dtype::u8},
+inline constexpr npy_type npy_types[] = {{"f8", dtype::f64},    {"f4", dtype::f32}, {"f2", dtype::f16},
+                                         {"i8", dtype::i64},    {"i4", dtype::i32}, {"u1", dtype::u8},
                                          {"b1", dtype::boolean}};
 inline constexpr std::uint64_t max_npy_header = 1 << 20;
 
@@ -147,13 +147,15 @@ WEFT_DEFINE std::uint64_t npy_parser::parse_shape(npy_header& header) {
   while (!takes(')')) {
     if (!comma) fail("malformed header: expected ')'");
     const index_t n = extent();
-    if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(n), &elements)) fail("its size overflows");
+    if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(n), &elements))
+      fail("its size overflows");
     if (dims++ < max_order) header.extents.append(n);
     comma = takes(',');
   }
   if (dims == 1 && !comma) fail("malformed header: a shape of one extent needs a comma");
   if (dims > max_order)
-    header.lacks = "has " + std::to_string(dims) + " dims, tensors of weft at most " + std::to_string(max_order);
+    header.lacks =
+        "has " + std::to_string(dims) + " dims, tensors of weft at most " + std::to_string(max_order);
   return elements;
 }
 
@@ -194,7 +196,8 @@ WEFT_DEFINE std::string npy_beginning(dtype type, const shape& extents) {
   header.append(64 - (11 + header.size()) % 64, ' ');
   header += '\n';
   std::string beginning(npy_magic);
-  beginning.append({'\1', '\0', static_cast<char>(header.size() & 255), static_cast<char>(header.size() >> 8)});
+  beginning.append(
+      {'\1', '\0', static_cast<char>(header.size() & 255), static_cast<char>(header.size() >> 8)});
   return beginning + header;
 }
 
@@ -203,7 +206,8 @@ inline file_parts npy_parts(const stored_tensor& from, const std::string& what,
                             std::deque<std::string>& beginnings) {
   const std::string& beginning = beginnings.emplace_back(npy_beginning(from.type, from.extents));
   if (beginning.empty())
-    refuse<value_error>({"weft: ", what, " is bf16, which NumPy does not have: {.as = dtype::f32} of save, or "
+    refuse<value_error>({"weft: ", what,
+                         " is bf16, which NumPy does not have: {.as = dtype::f32} of save, or "
                          "a .safetensors file"});
   if (from.bytes.size() != bytes_of(from.extents, from.type))
     refuse<io_error>({"weft: ", what, " has ", from.bytes.size(), " bytes, its shape needs ",

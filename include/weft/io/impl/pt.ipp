@@ -67,17 +67,16 @@ WEFT_DEFINE void pt_reader::visit(const std::string& name, const pickle_value& v
   spend(1 + value.size());
   const std::vector<pickle_value> items = value.items();
   for (std::size_t i = 0; i < items.size(); i += is_dict ? 2 : 1) {
-    const pickle_value& item = items[is_dict ? i + 1 : i];
-    std::string key = std::to_string(i);
-    if (is_dict && items[i].kind() == pickle_kind::text) key = items[i].text();
-    else if (is_dict && items[i].integer()) key = std::to_string(*items[i].integer());
-    else if (is_dict) continue;
-    const std::string full = name.empty() ? key : name + "." + key;
+    const pickle_value &key = items[i], &item = items[is_dict ? i + 1 : i];
+    const bool has_key = key.kind() == pickle_kind::text || key.integer();
+    if (is_dict ? !has_key : item.kind() < pickle_kind::tuple) continue;  // numbers in lists have no name
+    const std::string part = is_dict ? *key.scalar() : std::to_string(i);
+    const std::string full = name.empty() ? part : name + "." + part;
     spend(full.size());
-    if (const auto scalar = item.scalar(); scalar && is_dict) {
+    if (const auto scalar = item.scalar()) {
       spend(scalar->size());
       all_.metadata.insert_or_assign(full, *scalar);
-    } else if (!scalar) {
+    } else {
       visit(full, item, depth + 1);
     }
   }
@@ -121,7 +120,9 @@ WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vecto
   const std::string key(storage[2].text());
   const zip_member* const m = zip_.find(folder_ + "/data/" + key);
   const index_t size = size_of(v.type), per_count = has_type ? 1 : size;
-  if (!m || static_cast<std::uint64_t>(size_in(name, storage[4])) != m->size / static_cast<std::uint64_t>(per_count) ||
+  if (!m ||
+      static_cast<std::uint64_t>(size_in(name, storage[4])) !=
+          m->size / static_cast<std::uint64_t>(per_count) ||
       m->size % static_cast<std::uint64_t>(size) != 0)
     fail_at(name, "its storage " + key + " is missing or of another size");
   const auto count = static_cast<index_t>(m->size / static_cast<std::uint64_t>(size));
@@ -183,7 +184,8 @@ WEFT_DEFINE stored_tensors read_pt(const std::string& path, const name_filter& w
   const input_file file(path);
   file.read(0, first, static_cast<std::size_t>(std::min<std::uint64_t>(4, file.size())));
   if (std::string_view(first, 4) == detail::pt_legacy_magic)
-    refuse<io_error>({"weft: ", path, ": is a file of torch.save before PyTorch 1.6: load it there and save it again"});
+    refuse<io_error>(
+        {"weft: ", path, ": is a file of torch.save before PyTorch 1.6: load it there and save it again"});
   const zip_file zip(path);
   return detail::pt_reader(zip, wanted).read();
 }

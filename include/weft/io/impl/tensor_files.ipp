@@ -57,10 +57,12 @@ WEFT_DEFINE stored_tensors read_tensors(const std::string& path, const name_filt
 
 WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, save_options options) {
   if (path.ends_with(".pt") || path.ends_with(".pth"))
-    refuse<value_error>({"weft: save: ", path, ": .pt files are read, not written: safetensors.torch.load_file "
+    refuse<value_error>({"weft: save: ", path,
+                         ": .pt files are read, not written: safetensors.torch.load_file "
                          "reads a .safetensors file"});
   if (path.ends_with(".npy"))
-    refuse<value_error>({"weft: save: ", path, ": a .npy file has one tensor without a name: save(path, tensor), "
+    refuse<value_error>({"weft: save: ", path,
+                         ": a .npy file has one tensor without a name: save(path, tensor), "
                          "or a .npz file"});
   stored_tensors file;
   for (const auto& [name, t] : tensors) {
@@ -80,7 +82,8 @@ WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, loa
     if (!t) refuse<value_error>({"weft: load: tensor ", name, " is null"});
     names.insert(options.prefix + name);
   }
-  const stored_tensors file = read_tensors(path, [&](const std::string& name) { return names.contains(name); });
+  const stored_tensors file =
+      read_tensors(path, [&](const std::string& name) { return names.contains(name); });
   std::deque<stored_tensor> conversions;
   std::vector<const stored_tensor*> values;
   for (const auto& [key, t] : tensors) {
@@ -100,7 +103,8 @@ namespace detail {
 WEFT_DEFINE void save_tensor(const std::string& path, const std::shared_ptr<tensor_state>& t,
                              const save_options& options) {
   if (!path.ends_with(".npy"))
-    refuse<value_error>({"weft: save: ", path, ": a tensor without a name is saved to a .npy file; "
+    refuse<value_error>({"weft: save: ", path,
+                         ": a tensor without a name is saved to a .npy file; "
                          "save(path, {{\"name\", x.state()}}) to others"});
   write_npy(path, stored_as(*t, options));
 }

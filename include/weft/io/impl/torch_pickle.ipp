@@ -13,33 +13,33 @@ namespace weft {
 namespace io {
 namespace detail {
 
-inline constexpr torch_type torch_types[] = {
-    {"float64", "DoubleStorage", dtype::f64},
-    {"float32", "FloatStorage", dtype::f32},
-    {"bfloat16", "BFloat16Storage", dtype::bf16},
-    {"float16", "HalfStorage", dtype::f16},
-    {"int64", "LongStorage", dtype::i64},
-    {"int32", "IntStorage", dtype::i32},
-    {"uint8", "ByteStorage", dtype::u8},
-    {"bool", "BoolStorage", dtype::boolean},
-    {"int16", "ShortStorage"},
-    {"int8", "CharStorage"},
-    {"uint64", ""},
-    {"uint32", ""},
-    {"uint16", ""},
-    {"complex128", "ComplexDoubleStorage"},
-    {"complex64", "ComplexFloatStorage"},
-    {"complex32", ""},
-    {"float8_e4m3fn", ""},
-    {"float8_e5m2", ""},
-    {"float8_e4m3fnuz", ""},
-    {"float8_e5m2fnuz", ""},
-    {"float8_e8m0fnu", ""},
-    {"float4_e2m1fn_x2", ""}};
+inline constexpr torch_type torch_types[] = {{"float64", "DoubleStorage", dtype::f64},
+                                             {"float32", "FloatStorage", dtype::f32},
+                                             {"bfloat16", "BFloat16Storage", dtype::bf16},
+                                             {"float16", "HalfStorage", dtype::f16},
+                                             {"int64", "LongStorage", dtype::i64},
+                                             {"int32", "IntStorage", dtype::i32},
+                                             {"uint8", "ByteStorage", dtype::u8},
+                                             {"bool", "BoolStorage", dtype::boolean},
+                                             {"int16", "ShortStorage"},
+                                             {"int8", "CharStorage"},
+                                             {"uint64", ""},
+                                             {"uint32", ""},
+                                             {"uint16", ""},
+                                             {"complex128", "ComplexDoubleStorage"},
+                                             {"complex64", "ComplexFloatStorage"},
+                                             {"complex32", ""},
+                                             {"float8_e4m3fn", ""},
+                                             {"float8_e5m2", ""},
+                                             {"float8_e4m3fnuz", ""},
+                                             {"float8_e5m2fnuz", ""},
+                                             {"float8_e8m0fnu", ""},
+                                             {"float4_e2m1fn_x2", ""}};
 
 /// The functions whose calls become values.
-inline constexpr std::string_view known_functions[] = {
-    "torch._utils\n_rebuild_tensor_v2", "torch._utils\n_rebuild_tensor_v3", "torch._utils\n_rebuild_parameter"};
+inline constexpr std::string_view known_functions[] = {"torch._utils\n_rebuild_tensor_v2",
+                                                       "torch._utils\n_rebuild_tensor_v3",
+                                                       "torch._utils\n_rebuild_parameter"};
 
 WEFT_DEFINE const torch_type* find_torch_type(std::string_view name) {
   constexpr std::string_view module = "torch\n";
@@ -55,8 +55,7 @@ WEFT_DEFINE pickle_nodes torch_pickle_parser::parse() {
   if (number(1) != 0x80) fail("does not start with its protocol");
   if (const auto protocol = number(1); protocol != 2)
     fail("is of protocol " + std::to_string(protocol) + ", weft reads 2, which torch.save writes by default");
-  while (step()) {
-  }
+  while (step()) {}
   all_.root = pop();
   if (!stack_.empty() || at_ != text_.size()) fail("goes on after the value");
   return std::move(all_);
@@ -99,7 +98,9 @@ WEFT_DEFINE bool torch_pickle_parser::step() {
       put_tuple(begin - 1);
       break;
     }
-    case 0x85: case 0x86: case 0x87: {
+    case 0x85:
+    case 0x86:
+    case 0x87: {
       const std::size_t size = instruction - 0x84;
       if (stack_.size() < size) fail("takes a value that is not there");
       put_tuple(stack_.size() - size);
@@ -107,7 +108,8 @@ WEFT_DEFINE bool torch_pickle_parser::step() {
     }
     case 'a': move_to(pickle_kind::list, stack_.size() - 1); break;
     case 's': move_to(pickle_kind::dict, stack_.size() - 2); break;
-    case 'e': case 'u': {
+    case 'e':
+    case 'u': {
       const std::size_t begin = above_mark();
       stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(begin) - 1);
       move_to(instruction == 'e' ? pickle_kind::list : pickle_kind::dict, begin - 1);
@@ -131,7 +133,8 @@ WEFT_DEFINE bool torch_pickle_parser::step() {
       pop();
       top(pickle_kind::dict);
       break;
-    default: fail("instruction " + std::to_string(instruction) + ", which torch.save does not write for tensors");
+    default:
+      fail("instruction " + std::to_string(instruction) + ", which torch.save does not write for tensors");
   }
   return true;
 }
@@ -150,11 +153,7 @@ WEFT_DEFINE void torch_pickle_parser::push_integer() {
 WEFT_DEFINE void torch_pickle_parser::push_text() {
   const auto bytes = static_cast<std::size_t>(number(4));
   const std::size_t begin = at_;
-  for (std::string_view rest = take(bytes); !rest.empty();) {
-    const std::size_t sequence = utf8_sequence(rest);
-    if (sequence == 0) fail("a text is not UTF-8");
-    rest.remove_prefix(sequence);
-  }
+  if (!is_utf8(take(bytes))) fail("a text is not UTF-8");
   push(pickle_kind::text);
   all_.nodes.back().first = static_cast<std::uint32_t>(begin);
   all_.nodes.back().size = static_cast<std::uint32_t>(bytes);
@@ -168,14 +167,15 @@ WEFT_DEFINE void torch_pickle_parser::push_name() {
     at_ = end + 1;
   }
   const std::string_view name = std::string_view(text_).substr(begin, at_ - 1 - begin);
-  const bool known = std::find(std::begin(known_functions), std::end(known_functions), name) !=
-                         std::end(known_functions) ||
-                     name == "collections\nOrderedDict" || name == "torch\nSize" || name == "torch\ndevice" ||
-                     name == "torch.storage\nUntypedStorage" || find_torch_type(name);
+  const bool known =
+      std::find(std::begin(known_functions), std::end(known_functions), name) != std::end(known_functions) ||
+      name == "collections\nOrderedDict" || name == "torch\nSize" || name == "torch\ndevice" ||
+      name == "torch.storage\nUntypedStorage" || find_torch_type(name);
   if (!known) {
     std::string shown(name.substr(0, 100));
     std::replace(shown.begin(), shown.end(), '\n', '.');
-    fail("names " + shown + ", which weft does not read: torch.save(model.state_dict(), file) writes tensors alone");
+    fail("names " + shown +
+         ", which weft does not read: torch.save(model.state_dict(), file) writes tensors alone");
   }
   push(pickle_kind::name);
   all_.nodes.back().first = static_cast<std::uint32_t>(begin);
@@ -281,8 +281,8 @@ WEFT_DEFINE std::optional<std::string> pickle_value::scalar() const {
     case pickle_kind::boolean: return node().bits ? "true" : "false";
     case pickle_kind::integer: return std::to_string(node().bits);
     case pickle_kind::real:
-      return std::string(number,
-                         std::to_chars(number, number + sizeof number, std::bit_cast<double>(node().bits)).ptr);
+      return std::string(
+          number, std::to_chars(number, number + sizeof number, std::bit_cast<double>(node().bits)).ptr);
     case pickle_kind::text: return std::string(text());
     default: return {};
   }
