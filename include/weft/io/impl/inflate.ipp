@@ -142,9 +142,10 @@ WEFT_DEFINE void inflater::repeat(std::size_t distance, std::size_t count) {
   if (distance > made_) fail("repeats bytes before the first");
   if (count > size_ - made_) fail("gives more bytes than announced");
   char* const to = to_ + made_;
-  if (distance >= count) std::memcpy(to, to - distance, count);
+  const char* const from = to - distance;
+  if (distance >= count) std::memcpy(to, from, count);
   else
-    for (std::size_t i = 0; i < count; ++i) to[i] = to[i - distance];
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
   made_ += count;
 }
 
