@@ -96,6 +96,8 @@ int main() {
   io::save(file, state_dict(model));
   //| model.load_state_dict(load_file(file)) | torch::load(model, file), another format | - | -
   io::load(file, state_dict(model));
+  //| model.load_state_dict(torch.load(file)) | - | - | -
+  io::load(file, state_dict(model));
   //| with torch.autocast("cpu", torch.bfloat16): model(x) | - | - | -
   context_in<precision::bf16> mixed;
   compiles(eval(model(x), mixed));
