@@ -28,7 +28,7 @@ struct stored_tensor {
 struct stored_tensors {
   std::map<std::string, stored_tensor> tensors{};
   std::map<std::string, std::string> metadata{};
-  /// Tensors of the file that weft has no type for, by name: why. They have not been read.
+  /// Tensors of the file that cannot be read, most because weft has no type for them, by name: why.
   std::map<std::string, std::string> others{};
 };
 

@@ -10,6 +10,8 @@
 // (replace_file in files.hpp).
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -20,9 +22,9 @@ namespace weft::io {
 /// What a file of tensors is.
 enum class file_format : std::uint8_t { safetensors, npy, npz, pt };
 
-/// The format of a file by its first bytes: .npy files and zip archives, which are .pt files if they have a
-/// pickle and .npz files otherwise, are told from safetensors, which every other file is taken for. Throws
-/// io_error if it cannot be read or is a pickle of torch before 1.6.
+/// The format of a file by its content: a zip archive is a .pt file if it has a pickle and a .npz file
+/// otherwise; what is neither that nor a .npy file is taken for safetensors. Throws io_error if it cannot be
+/// read.
 file_format format_of(const std::string& path);
 
 /// Reads the tensors of a file of any of the formats that `wanted` accepts; all if it is empty. That of a

@@ -25,20 +25,7 @@ namespace weft::io {
 
 /// The kind of a value in a pickle. `other`: one of no use here, such as a device or an integer of more than
 /// 64 bits.
-enum class pickle_kind : std::uint8_t {
-  none,
-  boolean,
-  integer,
-  real,
-  text,
-  other,
-  tuple,
-  list,
-  dict,
-  name,
-  storage,
-  call
-};
+enum class pickle_kind { none, boolean, integer, real, text, other, tuple, list, dict, name, storage, call };
 
 namespace detail {
 

@@ -120,12 +120,15 @@ TEST_CASE("npy: headers are read as Python would, and malformed ones are clear e
   std::string version = with("False", "(6,)");
   version[6] = 4;
   std::string large("\x93NUMPY\2\0\xff\xff\xff\xff", 12);
+  std::string beyond = with("False", "(6,)");
+  beyond[9] = 1;
   const std::pair<std::string, std::string> bad[] = {
       {"", "does not start with"},
       {"\x93NUMPZ\1\0aaaaaaaaa", "does not start with"},
       {std::string("\x93NUMPY\1\0", 8), "ends early"},
       {version, "version 4"},
       {large, "too large"},
+      {beyond, "the header reaches beyond the end of the file"},
       {npy("{", 0) + std::string(1, '\0'), "malformed header"},
       {npy("[]  ", 0), "expected '{'"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 23),
@@ -272,6 +275,7 @@ TEST_CASE("save, load: a model in a .npz file") {
   CHECK(file.bytes() == before);
   io::save(file, {{"gr\xc3\xb6\xc3\x9f/0", a.weight.state()}});
   CHECK(io::read_npz(file).tensors.contains("gr\xc3\xb6\xc3\x9f/0"));
+  CHECK(file.bytes()[7] == 8);  // the name is UTF-8
   io::save(file, {});
   CHECK(io::format_of(file) == io::file_format::npz);
   CHECK(io::read_npz(file).tensors.empty());

@@ -212,6 +212,16 @@ TEST_CASE("pt: files of other kinds are refused with what to do") {
 
 TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a clear error") {
   CHECK(is_numbers(read(six).tensors.at(""), dtype::f32, {2, {2, 3}}));
+  const std::pair<std::string, const char*> numbers[] = {{"\x8a\0"s, "0"},
+                                                         {"\x8a\1\xff", "-1"},
+                                                         {"\x8a\2\xff\0"s, "255"},
+                                                         {"\x8a\1\x80", "-128"},
+                                                         {integer(~0ull), "-1"},
+                                                         {integer(1ull << 63), "-9223372036854775808"},
+                                                         {"J\0\0\0\x80"s, "-2147483648"},
+                                                         {"M\xff\xff", "65535"},
+                                                         {"G\x7f\xf0\0\0\0\0\0\0"s, "inf"}};
+  for (const auto& [value, shown] : numbers) CHECK(read(dict({text("n"), value})).metadata.at("n") == shown);
   check_refused(name("os", "system") + tuple({text("true")}) + "R",
                 "names os.system, which weft does not read");
   check_refused(name("builtins", "eval") + tuple({text("1")}) + "R", "names builtins.eval");
@@ -257,6 +267,9 @@ TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a
     laughs += "](" + std::string("h") + static_cast<char>(i) + "h" + static_cast<char>(i) + "eq" +
               static_cast<char>(i + 1);
   check_refused("(" + laughs + "t", "refers to its values too often");
+  std::string lists = "](](" + std::string(2000, 'N') + "eq\1";  // a list of 2000 values 2000 times
+  for (int i = 0; i < 2000; ++i) lists += "h\1";
+  check_refused(lists + "e", "refers to its values too often");
 }
 
 TEST_CASE("pt: what a pickle says about elements is checked") {
@@ -304,6 +317,17 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
   CHECK(read(parameter).tensors.size() == 1);
   check_refused(name("torch._utils", "_rebuild_parameter") + tuple({parameter, "\x88", "N"}) + "R",
                 "is malformed");
+  // The form of types that have no storage of their own counts bytes, and ends with the type.
+  const auto untyped = [&](std::uint64_t bytes) {
+    return name("torch._utils", "_rebuild_tensor_v3") +
+           tuple({tuple({text("storage"), name("torch.storage", "UntypedStorage"), text("0"), text("cpu"),
+                         integer(bytes)}) +
+                      "Q",
+                  offset, extents, strides, "\x89", "}", name("torch", "float32")}) +
+           "R";
+  };
+  CHECK(is_numbers(read(untyped(24)).tensors.at(""), dtype::f32, {2, {2, 3}}));
+  check_refused(untyped(6), "its storage 0 is missing or of another size");
   check_refused(dict({text("a"), six, text("a"), six}), "tensor a: is there twice");
   check_refused(dict({text("a.b"), six, text("a"), dict({text("b"), six})}), "tensor a.b: is there twice");
   check_refused(dict({text("a"), six, text("a"), in(storage(1, "CharStorage"))}), "tensor a: is there twice");

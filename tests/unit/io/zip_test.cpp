@@ -198,16 +198,26 @@ TEST_CASE("zip: more members than 16 bits count") {
 TEST_CASE("zip: members and positions of more than 4 GiB") {
   const std::uint64_t large = (std::uint64_t{1} << 32) + 5;
   const io::zip_member a{"a", 0, large, large, 0, 1};
-  const std::string header = io::detail::zip_local_header(a);
-  const io::zip_member b{"b", header.size() + large, 4, 4, 0, crc32("weft")};
-  const std::string end = io::detail::zip_local_header(b) + "weft";
+  const io::zip_member b{"b", 51 + large, 4, 4, 0, crc32("weft")};
+  const io::zip_member c{"c", b.at + 51 + 4, large, large, 0, 1};
+  const std::uint64_t end = c.at + 51 + large;
+  const std::string directory = io::detail::zip_directory({a, b, c}, end);
+  // APPNOTE 4.5.3: size, size in the archive, position, as far as they do not fit.
+  CHECK(directory.find("a\1\0\x10\0"s + little(large, 8) + little(large, 8) + "PK") != directory.npos);
+  CHECK(directory.find("b\1\0\x8\0"s + little(b.at, 8) + "PK") != directory.npos);
+  CHECK(directory.find("c\1\0\x18\0"s + little(large, 8) + little(large, 8) + little(c.at, 8) + "PK") !=
+        directory.npos);
   const memory_file file;
-  file.write(header);
-  file.write_at(static_cast<off_t>(b.at), end + io::detail::zip_directory({a, b}, b.at + end.size()));
+  for (const io::zip_member& m : {a, b, c})
+    file.write_at(static_cast<off_t>(m.at), io::detail::zip_local_header(m));
+  file.write_at(static_cast<off_t>(b.at + 51), "weft");
+  file.write_at(static_cast<off_t>(end), directory);
   const io::zip_file zip(file.path());
-  CHECK(zip.find("a")->size == large);
-  CHECK(zip.find("a")->at == 0);
-  CHECK(zip.find("b")->at == b.at);
+  for (const io::zip_member& m : {a, b, c}) {
+    CHECK(zip.find(m.name)->at == m.at);
+    CHECK(zip.find(m.name)->size == m.size);
+    CHECK(zip.find(m.name)->bytes == m.bytes);
+  }
   CHECK(zip.read(*zip.find("b")) == std::vector<char>{'w', 'e', 'f', 't'});
 }
 

@@ -50,7 +50,6 @@ WEFT_DEFINE bool is_row_major(const shape& extents, const element_strides& strid
 
 WEFT_DEFINE void copy_row_major(const char* from, const shape& extents, const element_strides& strides,
                                 index_t size, char* to) {
-  if (extents.size() == 0) return;
   if (is_row_major(extents, strides)) {
     std::memcpy(to, from, static_cast<std::size_t>(extents.size() * size));
     return;

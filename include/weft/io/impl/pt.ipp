@@ -88,6 +88,7 @@ WEFT_DEFINE void pt_reader::visit_call(const std::string& name, const pickle_val
   std::vector<pickle_value> items = value.items();
   if (items[0].text().ends_with("_rebuild_parameter")) {  // of a tensor
     if (items.size() != 4 || items[1].kind() != pickle_kind::call) fail_at(name, "is malformed");
+    spend(items[1].size());
     items = items[1].items();
   }
   add_tensor(name, items);
@@ -101,8 +102,9 @@ WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vecto
       items[1].kind() != pickle_kind::storage || items[3].size() != items[4].size())
     fail_at(name, "is malformed");
   // "storage", its type, its key, a device, and the number of its elements or, without a type, bytes.
+  if (items[1].size() != 5) fail_at(name, "its storage is malformed");
   const std::vector<pickle_value> storage = items[1].items();
-  if (storage.size() != 5 || storage[0].text() != "storage" || storage[2].kind() != pickle_kind::text)
+  if (storage[0].text() != "storage" || storage[2].kind() != pickle_kind::text)
     fail_at(name, "its storage is malformed");
   const torch_type* const type = find_torch_type((has_type ? items[7] : storage[1]).text());
   if (!type) fail_at(name, "its dtype is malformed");

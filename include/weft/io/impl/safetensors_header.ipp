@@ -14,6 +14,7 @@ namespace detail {
 WEFT_DEFINE std::uint64_t safetensors_parser::begin_of_data(std::string_view first,
                                                             std::uint64_t file_size) const {
   if (file_size < 8 || first.size() < 8) fail("shorter than 8 bytes");
+  if (first.starts_with("PK\3\4")) fail("is a zip archive, such as a .pt file, which io::load reads");
   std::uint64_t size = 0;
   for (std::size_t i = 8; i-- > 0;) size = size << 8 | static_cast<unsigned char>(first[i]);
   if (size > max_header) fail("a header of " + std::to_string(size) + " bytes is too large");
