@@ -13,9 +13,9 @@ struct element_strides {
   index_t of[max_order]{};
 };
 
-/// Strides of elements in row-major order, the last index fastest.
+/// Strides of elements in row-major order, the last index fastest; zeros if there are no elements.
 element_strides row_major(const shape& extents);
-/// Strides of elements in Fortran's order, the first index fastest.
+/// Strides of elements in Fortran's order, the first index fastest; zeros if there are no elements.
 element_strides column_major(const shape& extents);
 
 /// Whether elements with these strides are in row-major order without gaps.

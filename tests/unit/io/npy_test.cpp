@@ -117,6 +117,8 @@ TEST_CASE("npy: headers are read as Python would, and malformed ones are clear e
     return npy("{'descr': '<f4', 'fortran_order': " + order + ", 'shape': " + shape + "}\n", 24);
   };
   CHECK(io::parse_npy(with("False", "(6,)"), "test").extents == shape{1, {6}});
+  const std::string empty = "{'descr': '<f4', 'fortran_order': True, 'shape': (4611686018427387904, 2, 0)}";
+  CHECK(io::parse_npy(npy(empty, 0), "test").bytes.empty());
   std::string version = with("False", "(6,)");
   version[6] = 4;
   std::string large("\x93NUMPY\2\0\xff\xff\xff\xff", 12);

@@ -28,6 +28,7 @@ void copy_dim(const char* from, index_t at, const shape& extents, const element_
 
 WEFT_DEFINE element_strides row_major(const shape& extents) {
   element_strides strides;
+  if (extents.size() == 0) return strides;
   index_t next = 1;
   for (int d = extents.order; d-- > 0; next *= extents[d]) strides.of[d] = next;
   return strides;
@@ -35,6 +36,7 @@ WEFT_DEFINE element_strides row_major(const shape& extents) {
 
 WEFT_DEFINE element_strides column_major(const shape& extents) {
   element_strides strides;
+  if (extents.size() == 0) return strides;
   index_t next = 1;
   for (int d = 0; d < extents.order; next *= extents[d], ++d) strides.of[d] = next;
   return strides;
