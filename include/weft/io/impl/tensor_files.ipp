@@ -89,6 +89,8 @@ WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, loa
   for (const auto& [key, t] : tensors) {
     const std::string name = options.prefix + key;
     const auto found = file.tensors.find(name);
+    if (found == file.tensors.end() && file.tensors.contains(""))
+      refuse<io_error>({"weft: ", path, ": has one tensor without a name: load(path, tensor)"});
     if (found == file.tensors.end()) detail::refuse_missing(path, name, file.others);
     auto other = detail::conversion(path, name, found->second, {t->type, t->whole()}, options);
     values.push_back(other ? &conversions.emplace_back(std::move(*other)) : &found->second);
