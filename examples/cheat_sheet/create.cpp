@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Rows of the cheat sheets: making tensors, asking them, moving elements in and out.
+#include <filesystem>
+
+#include <weft/io/tensor_files.hpp>
+
 #include "expect.hpp"
 using namespace weft;
 
@@ -58,4 +62,10 @@ int main() {
   x.copy_from(values);
   //| x.data_ptr() | x.data_ptr<float>() | x.ctypes.data | x.data() | x.data()
   expect(x.data()[0], 1);
+  const std::string file = std::filesystem::temp_directory_path() / "weft_cheat_sheet.npy";
+  //| - | - | np.save(file, x) | -
+  io::save(file, x);
+  //| - | - | np.load(file) | - | io::load<float, extents<dyn, 3>>(file)
+  expect(io::load<float, extents<dyn, 3>>(file), {1, 2, 3, 4, 5, 6});
+  std::filesystem::remove(file);
 }

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/optim/clip.hpp>
 #include <weft/optim/lbfgs.hpp>
 #include <weft/optim/muon.hpp>
@@ -105,6 +105,8 @@ int main() {
   //| save_file(model.state_dict(), file) | torch::save(model, file), another format | - | -
   io::save(file, state_dict(model));
   //| model.load_state_dict(load_file(file)) | torch::load(model, file), another format | - | -
+  io::load(file, state_dict(model));
+  //| model.load_state_dict(torch.load(file)) | - | - | -
   io::load(file, state_dict(model));
   //| with torch.autocast("cpu", torch.bfloat16): model(x) | - | - | -
   context_in<precision::bf16> mixed;

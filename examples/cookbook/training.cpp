@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/optim/clip.hpp>
 #include <weft/train/line_log.hpp>
 #include <weft/train/loader.hpp>
@@ -145,6 +145,19 @@ int main() {
   auto difference = amax(abs(model.hidden.weight - loaded.hidden.weight));
   std::cout << (eval(difference).item() < 0.01f) << '\n';
   // [/bf16_file]
+
+  section("numpy");
+  // [numpy]
+  auto table = from<float>(extents<2, 3>{}, {1, 2, 3, 4, 5, 6});
+  io::save("table.npy", table);                                  // numpy.load("table.npy")
+  auto rows = io::load<float, extents<dyn, 3>>("table.npy");     // numpy.save("table.npy", rows)
+  std::cout << to_string(rows.extents()) << '\n';
+
+  io::save("model.npz", state_dict(model));                      // numpy.load("model.npz")["hidden.weight"]
+  io::load("model.npz", state_dict(loaded));                     // numpy.savez("model.npz", **arrays)
+  for (const auto& [name, t] : io::read_tensors("model.npz").tensors)
+    std::cout << name << ' ' << to_string(t.extents) << '\n';
+  // [/numpy]
 
   section("share");
   std::cout << to_string(std::get<0>(part_of(made(1), 1, 2).next()).extents()) << '\n';

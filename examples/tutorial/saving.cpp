@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>
 
@@ -63,7 +63,7 @@ int main() {
 
   section("inside");
   // [inside]
-  const auto file = io::read_safetensors("model.safetensors");
+  const auto file = io::read_tensors("model.safetensors");
   for (const auto& [name, t] : file.tensors)
     std::cout << name << ' ' << name_of(t.type) << ' ' << to_string(t.extents) << '\n';
   // [/inside]

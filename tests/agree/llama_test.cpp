@@ -3,7 +3,7 @@
 // tests/agree/make_llama_data.py writes them.
 #include <doctest/doctest.h>
 
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/weft.hpp>
 
 #include "../../examples/llama.hpp"

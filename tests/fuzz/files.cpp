@@ -4,9 +4,14 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include <weft/io/npy.hpp>
 #include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/train/checkpoint_contents.hpp>
 #include <weft/train/idx.hpp>
+
+#include "../memory_file.hpp"
+#include "../numbers.hpp"
 
 namespace {
 
@@ -80,21 +85,56 @@ void read_as_idx(const std::string& bytes) {
   require(static_cast<std::size_t>(extents.size()) <= bytes.size());
 }
 
+void require_whole(const weft::io::stored_tensors& read) {
+  for (const auto& [name, t] : read.tensors)
+    require(t.bytes.size() == static_cast<std::size_t>(t.extents.size() * weft::size_of(t.type)));
+}
+
+void read_as_npy(const std::string& bytes) {
+  const weft::io::stored_tensor t = weft::io::parse_npy(bytes, "fuzz");
+  require_whole({.tensors = {{"", t}}});
+  const std::string written =
+      weft::io::detail::npy_beginning(t.type, t.extents) + std::string(t.bytes.begin(), t.bytes.end());
+  const weft::io::stored_tensor same = weft::io::parse_npy(written, "written");
+  require(same.type == t.type && same.extents == t.extents && same.bytes == t.bytes);
+}
+void read_as_archive(const std::string& bytes) {
+  static const memory_file file;
+  file.write(bytes);
+  require_whole(weft::io::read_tensors(file.path()));
+}
+/// As the pickle of a file of torch.save, with the right checksum.
+void read_as_pickle(const std::string& bytes) {
+  read_as_archive(archive({{"a/data.pkl", bytes}, {"a/data/0", std::string(24, '\1')}}));
+}
+/// As a stream of DEFLATE that announces the size in its first two bytes.
+void read_as_deflate(const std::string& bytes) {
+  if (bytes.size() < 2) return;
+  std::string to(static_cast<unsigned char>(bytes[0]) |
+                     static_cast<std::size_t>(static_cast<unsigned char>(bytes[1])) << 8,
+                 '\0');
+  weft::io::inflate(std::string_view(bytes).substr(2), to.data(), to.size(), "fuzz");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
-  static const char* const only = std::getenv("WEFT_FUZZ_READER");  // one of "0" to "6"
+  static const char* const only = std::getenv("WEFT_FUZZ_READER");  // one of "0" to "10"
   try {
-    switch (only ? only[0] - '0' : data[0] % 7) {
+    switch (only ? std::atoi(only) : data[0] % 11) {
       case 0: read_as_idx(bytes); break;
       case 1: read_as_json(bytes); break;
       case 2: read_as_index(bytes, true); break;
       case 3: read_as_index(bytes, false); break;
       case 4: read_as_latest(bytes); break;
       case 5: read_as_shard(bytes); break;
-      default: read_as_safetensors(bytes);
+      case 6: read_as_safetensors(bytes); break;
+      case 7: read_as_npy(bytes); break;
+      case 8: read_as_archive(bytes); break;
+      case 9: read_as_pickle(bytes); break;
+      default: read_as_deflate(bytes);
     }
   } catch (const weft::error&) {}
   return 0;

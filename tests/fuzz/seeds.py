@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes inputs to begin with for the fuzz targets: seeds.py FOLDER makes FOLDER/TARGET.corpus/NAME."""
+import io
 import pathlib
 import struct
 import sys
+import zipfile
+import zlib
 
 SET, GET, ADD, COMPARE_SET, DELETE, CHECK, NUM_KEYS, WAIT, PUSH, POP, WITHDRAW = range(11)
 
@@ -38,7 +41,26 @@ def safetensors(kind, size, header, data=bytes(range(1, 9))):
     return kind + number(size) + header.ljust(size) + data
 
 
+def npy(header, data):
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + data
+
+
+def archive(method, members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as z:
+        for name, content in members.items():
+            z.writestr(name, content)
+    return file.getvalue()
+
+
+def deflate(data, level, strategy=0):
+    stream = zlib.compressobj(level, zlib.DEFLATED, -15, strategy=strategy)
+    return b"\12" + struct.pack("<H", len(data)) + stream.compress(data) + stream.flush()
+
+
 W = b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+PICKLE = (b"\x80\2}q\0(X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\nq\1((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" b"0X\3\0\0\0cpu"
+          b"K\6tq\2QK\0K\2K\3\x86K\1K\2\x86\x89ccollections\nOrderedDict\n)RtRq\3X\5\0\0\0epochK\3X\1\0\0\0l](h\3G?\xf0\0\0\0\0\0\0\x8a\1\xffNeu.")
 SUM = b'"0123456789abcdef"'
 files = {
     "safetensors": safetensors(b"\6", 96, b'{"__metadata__":{"format":"pt"},' + W),
@@ -47,6 +69,14 @@ files = {
     "index": b'\2, "version": 3, "run": ' + SUM + b', "attempt": ' + SUM + b', "step": 1, "serial": 2, "samples": 3, '
              b'"optimizer_steps": 1, "loss_scale_log2": 16, "growth_tracker": 0, "shards": [{"bytes": 9, "header_xxh64": ' + SUM + b"}]",
     "latest": b'\4, "folder": "step-1.2", "index_xxh64": ' + SUM,
+    "npy": b"\7" + npy(b"{'descr': '>f4', 'fortran_order': True, 'shape': (2, 1), }\n", bytes(range(8))),
+    "npy_struct": b"\7" + npy(b"{'descr': [('a', '<f4', (2, 3)), ('b', [('c', '|u1')])], 'fortran_order': False, 'shape': ()}", b""),
+    "npz": b"\x08" + archive(zipfile.ZIP_DEFLATED, {"x.npy": npy(b"{'descr': '|u1', 'fortran_order': False, 'shape': (3,)}", b"abc"), "y.txt": b"y"}),
+    "pt": b"\x08" + archive(zipfile.ZIP_STORED, {"a/data.pkl": PICKLE, "a/byteorder": b"big", "a/data/0": bytes(24)}),
+    "pickle": b"\x09" + PICKLE,
+    "deflate_dynamic": deflate(b"weft and warp, " * 40 + bytes(range(200)), 9),
+    "deflate_fixed": deflate(b"weft weft weft", 9, zlib.Z_FIXED),
+    "deflate_stored": deflate(b"weft", 0),
     "shard": safetensors(b"\5", 200, b'{"__metadata__":{"weft.checkpoint":"0000000000000000 0000000000000000 step-0.0",'
                          b'"weft.part":"0/1","w":"0/2 0123456789abcdef"},' + W),
 }

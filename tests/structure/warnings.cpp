@@ -12,7 +12,7 @@
 #include <weft/comm/tcp_store.hpp>
 #include <weft/comm/threads.hpp>
 #include <weft/gpu/open.hpp>
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/expert_parallel.hpp>
 #include <weft/parallel/hook.hpp>
@@ -110,6 +110,15 @@ void pipeline_schedules() {
   std::cout << pipeline::timeline_svg(pipeline::simulate(s).records) << pipeline::live(s)[0].activations;
 }
 
+void files() {
+  auto x = from(extents<dyn, 3>{2, 3}, std::vector<float>{1, 2, 3, 4, 5, 6});
+  io::save("x.npy", x, {.as = dtype::f16});
+  io::load("x.npy", x, {.convert = true});
+  std::cout << eval(sum(io::load<double, extents<dyn, dyn>>("x.npy", {.convert = true}))).item() << '\n';
+  io::save("x.npz", {{"x", x.state()}});
+  io::load("x.npz", {{"x", x.state()}}, {.prefix = ""});
+}
+
 }  // namespace
 
 int main() {
@@ -117,4 +126,5 @@ int main() {
   language_model();
   element_types();
   pipeline_schedules();
+  files();
 }

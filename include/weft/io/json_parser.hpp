@@ -32,6 +32,8 @@ inline constexpr std::size_t max_json = std::size_t{1} << 29;
 
 /// Number of bytes of the UTF-8 sequence at the beginning of `text`; 0 if it is invalid (Unicode, table 3-7).
 std::size_t utf8_sequence(std::string_view text);
+/// Whether all of `text` is UTF-8.
+bool is_utf8(std::string_view text);
 
 /// Converts a text to tokens. Strings are decoded in place, which makes none longer.
 class json_parser {

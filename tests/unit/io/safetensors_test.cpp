@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -43,6 +44,7 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
   CHECK(read(file(good, 24)).tensors.size() == 1);
   const std::pair<std::string, std::string> bad[] = {
       {"1234567", "shorter than 8 bytes"},
+      {"PK\3\4aaaa", "is a zip archive, such as a .pt file, which io::load reads"},
       {std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8), "too large"},
       {file(good, 24).substr(0, 30), "beyond the end"},
       {file("[]", 0), "does not start with {"},

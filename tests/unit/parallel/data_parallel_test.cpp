@@ -7,7 +7,7 @@
 
 #include <weft/comm/counting.hpp>
 #include <weft/device/counting.hpp>
-#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
 #include <weft/nn/clone.hpp>
 #include <weft/nn/linear_cross_entropy.hpp>
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include <weft/io/tensor_files.hpp>
 #include <weft/nn/clone.hpp>
 #include <weft/train/weights.hpp>
 

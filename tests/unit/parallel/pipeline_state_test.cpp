@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include <weft/io/tensor_files.hpp>
 #include <weft/train/weights.hpp>
 
 #include "../../../examples/gpt2.hpp"

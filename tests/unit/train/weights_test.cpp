@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <new>
 
+#include <weft/io/tensor_files.hpp>
+
 #include "../../box_run.hpp"
 #include "../../checkpoints.hpp"
 #include "../../limited_backend.hpp"

@@ -44,6 +44,15 @@ WEFT_DEFINE std::size_t utf8_sequence(std::string_view text) {
   return overlong || outside ? 0 : size;
 }
 
+WEFT_DEFINE bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t size = utf8_sequence(text);
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
 WEFT_DEFINE std::vector<json_token> json_parser::parse() {
   if (text_.size() >= max_json) fail("larger than 512 MiB");
   tokens_.reserve(most_tokens());

@@ -14,6 +14,7 @@ namespace detail {
 WEFT_DEFINE std::uint64_t safetensors_parser::begin_of_data(std::string_view first,
                                                             std::uint64_t file_size) const {
   if (file_size < 8 || first.size() < 8) fail("shorter than 8 bytes");
+  if (first.starts_with("PK\3\4")) fail("is a zip archive, such as a .pt file, which io::load reads");
   std::uint64_t size = 0;
   for (std::size_t i = 8; i-- > 0;) size = size << 8 | static_cast<unsigned char>(first[i]);
   if (size > max_header) fail("a header of " + std::to_string(size) + " bytes is too large");
@@ -124,11 +125,7 @@ WEFT_DEFINE std::string safetensors_beginning(const input_file& file) {
 WEFT_DEFINE std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
                                               const std::map<std::string, std::string>& metadata) {
   const auto require_utf8 = [](const std::string& text, const char* what) {
-    for (std::string_view rest = text; !rest.empty();) {
-      const std::size_t size = detail::utf8_sequence(rest);
-      if (size == 0) refuse<value_error>({"weft: safetensors: ", what, text, " is not UTF-8"});
-      rest.remove_prefix(size);
-    }
+    if (!detail::is_utf8(text)) refuse<value_error>({"weft: safetensors: ", what, text, " is not UTF-8"});
   };
   for (const auto& [key, value] : metadata) {
     require_utf8(key, "the key of metadata ");

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/io/stored_tensor.hpp>.
+#pragma once
+
+#include <algorithm>
+
+#include <weft/base/config.hpp>
+#include <weft/io/stored_tensor.hpp>
+
+namespace weft {
+namespace io {
+
+WEFT_DEFINE void store_form(const tensor_state& t, stored_tensor& to) {
+  weft::detail::require_memory(t);
+  t.where->synchronize();
+  to.type = t.type;
+  to.extents = t.extents;
+}
+
+WEFT_DEFINE void store(const tensor_state& t, stored_tensor& to) {
+  store_form(t, to);
+  to.bytes.resize(t.bytes());
+  t.where->download(to.bytes.data(), t.memory.data(), t.bytes());
+}
+
+namespace detail {
+
+WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name, const stored_tensor& from,
+                               const tensor_spec& wanted, const char* cure) {
+  refuse<io_error>({"weft: ", path, ": tensor ", name, name.empty() ? "" : " ", "is ", name_of(from.type),
+                    " ", from.extents, ", the model wants ", name_of(wanted.type), " ", wanted.extents,
+                    cure});
+}
+
+WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& name,
+                                const std::map<std::string, std::string>& others) {
+  const auto other = others.find(name);
+  refuse<io_error>(
+      {"weft: ", path, ": tensor ", name, " ", other == others.end() ? "is missing" : other->second});
+}
+
+WEFT_DEFINE void require_no_others(const char* format, const stored_tensors& from) {
+  if (from.others.empty()) return;
+  const auto& [name, why] = *from.others.begin();
+  refuse<value_error>({"weft: ", format, ": tensor ", name, " ", why, ": its elements have not been read"});
+}
+
+}  // namespace detail
+
+WEFT_DEFINE void require_restorable(const std::string& path, const std::string& name,
+                                    const stored_tensor& from, const tensor_state& t) {
+  if (!(from.extents == t.whole()) || from.type != t.type)
+    detail::refuse_tensor(path, name, from, {t.type, t.whole()});
+  weft::detail::require_memory(t);
+  if (from.type == dtype::boolean &&
+      std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
+    refuse<io_error>({"weft: ", path, ": tensor ", name, name.empty() ? "" : " ",
+                      "is bool, and has bytes other than 0 and 1"});
+}
+
+WEFT_DEFINE void restore(const std::string& path, const std::string& name, const stored_tensor& from,
+                         tensor_state& t) {
+  require_restorable(path, name, from, t);
+  t.where->upload(t.memory.data(), from.bytes.data(), from.bytes.size());
+  ++t.version();
+}
+
+WEFT_DEFINE stored_tensor converted(const stored_tensor& from, dtype type) {
+  stored_tensor to{type, from.extents, {}};
+  detail::with_floating(from.type, [&]<class From>(From) {
+    detail::with_floating(type, [&]<class To>(To) { detail::convert_elements<From, To>(from, to); });
+  });
+  return to;
+}
+
+}  // namespace io
+}  // namespace weft

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/io/tensor_files.hpp>.
+#pragma once
+
+#include <deque>
+#include <set>
+
+#include <weft/base/config.hpp>
+#include <weft/io/npy.hpp>
+#include <weft/io/pt.hpp>
+#include <weft/io/safetensors.hpp>
+#include <weft/io/tensor_files.hpp>
+
+namespace weft {
+namespace io {
+namespace detail {
+
+/// `from` in the dtype of `wanted` if both are floating and another is asked for.
+inline std::optional<stored_tensor> conversion(const std::string& path, const std::string& name,
+                                               const stored_tensor& from, const tensor_spec& wanted,
+                                               const load_options& options) {
+  if (from.type == wanted.type || !weft::detail::includes(wanted.extents, from.extents) ||
+      !is_floating(from.type) || !is_floating(wanted.type))
+    return {};
+  if (!options.convert)
+    refuse_tensor(path, name, from, wanted, ": load(path, tensors, {.convert = true}) converts");
+  return converted(from, wanted.type);
+}
+
+inline stored_tensor stored_as(const tensor_state& t, const save_options& options) {
+  if (options.as && !is_floating(*options.as))
+    refuse<value_error>({"weft: save: ", name_of(*options.as), " is no floating type"});
+  stored_tensor s = stored(t);
+  return options.as && is_floating(s.type) && s.type != *options.as ? converted(s, *options.as) : s;
+}
+
+}  // namespace detail
+
+WEFT_DEFINE file_format format_of(const std::string& path) {
+  std::string first(6, '\0');
+  const input_file file(path);
+  file.read(0, first.data(), static_cast<std::size_t>(std::min<std::uint64_t>(6, file.size())));
+  if (first == detail::npy_magic) return file_format::npy;
+  if (first.starts_with(detail::pt_legacy_magic)) return file_format::pt;
+  if (!first.starts_with("PK\3\4") && !first.starts_with("PK\5\6")) return file_format::safetensors;
+  return detail::pt_folder(zip_file(path)).empty() ? file_format::npz : file_format::pt;
+}
+
+WEFT_DEFINE stored_tensors read_tensors(const std::string& path, const name_filter& wanted) {
+  switch (format_of(path)) {
+    case file_format::npy: return {.tensors = {{"", read_npy(path)}}};
+    case file_format::npz: return read_npz(path, wanted);
+    case file_format::pt: return read_pt(path, wanted);
+    default: return read_safetensors(path, wanted);
+  }
+}
+
+WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, save_options options) {
+  if (path.ends_with(".pt") || path.ends_with(".pth"))
+    refuse<value_error>({"weft: save: ", path,
+                         ": .pt files are read, not written: safetensors.torch.load_file "
+                         "reads a .safetensors file"});
+  if (path.ends_with(".npy"))
+    refuse<value_error>({"weft: save: ", path,
+                         ": a .npy file has one tensor without a name: save(path, tensor), "
+                         "or a .npz file"});
+  stored_tensors file;
+  for (const auto& [name, t] : tensors) {
+    if (!t) refuse<value_error>({"weft: save: tensor ", name, " is null"});
+    if (!file.tensors.emplace(name, stored_tensor{}).second)
+      refuse<value_error>({"weft: save: tensor ", name, " is there twice"});
+    file.tensors[name] = detail::stored_as(*t, options);
+  }
+  if (path.ends_with(".npz")) return write_npz(path, file);
+  file.metadata["format"] = "pt";
+  write_safetensors(path, file);
+}
+
+WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, load_options options) {
+  std::set<std::string> names;
+  for (const auto& [name, t] : tensors) {
+    if (!t) refuse<value_error>({"weft: load: tensor ", name, " is null"});
+    names.insert(options.prefix + name);
+  }
+  const stored_tensors file =
+      read_tensors(path, [&](const std::string& name) { return names.contains(name); });
+  std::deque<stored_tensor> conversions;
+  std::vector<const stored_tensor*> values;
+  for (const auto& [key, t] : tensors) {
+    const std::string name = options.prefix + key;
+    const auto found = file.tensors.find(name);
+    if (found == file.tensors.end() && file.tensors.contains(""))
+      refuse<io_error>({"weft: ", path, ": has one tensor without a name: load(path, tensor)"});
+    if (found == file.tensors.end()) detail::refuse_missing(path, name, file.others);
+    auto other = detail::conversion(path, name, found->second, {t->type, t->whole()}, options);
+    values.push_back(other ? &conversions.emplace_back(std::move(*other)) : &found->second);
+    require_restorable(path, name, *values.back(), *t);
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    restore(path, options.prefix + tensors[i].first, *values[i], *tensors[i].second);
+}
+
+namespace detail {
+
+WEFT_DEFINE void save_tensor(const std::string& path, const std::shared_ptr<tensor_state>& t,
+                             const save_options& options) {
+  if (!path.ends_with(".npy"))
+    refuse<value_error>({"weft: save: ", path,
+                         ": a tensor without a name is saved to a .npy file; "
+                         "save(path, {{\"name\", x.state()}}) to others"});
+  write_npy(path, stored_as(*t, options));
+}
+
+WEFT_DEFINE stored_tensor load_tensor(const std::string& path, const tensor_spec& wanted,
+                                      const load_options& options) {
+  stored_tensors file = read_tensors(path);
+  const auto found = file.tensors.find("");
+  if (found == file.tensors.end())
+    refuse<io_error>({"weft: ", path, ": has tensors with names: load(path, {{\"name\", x.state()}})"});
+  if (auto other = conversion(path, "", found->second, wanted, options)) return std::move(*other);
+  if (found->second.type != wanted.type || !weft::detail::includes(wanted.extents, found->second.extents))
+    refuse_tensor(path, "", found->second, wanted);
+  return std::move(found->second);
+}
+
+}  // namespace detail
+}  // namespace io
+}  // namespace weft

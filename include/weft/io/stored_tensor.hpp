@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+// Tensors as files hold them, on the host, and the way between them and tensors on devices.
+//
+//   const io::stored_tensor before = io::stored(*t.state());
+//   io::restore("model.npz", "weight", before, *t.state());
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <weft/tensor/tensor.hpp>
+
+namespace weft::io {
+
+/// A tensor of a file, on the host; elements are row-major and little-endian.
+struct stored_tensor {
+  dtype type = dtype::f32;
+  shape extents;
+  std::vector<char> bytes;
+};
+
+/// The tensors of a file by name, and its metadata.
+struct stored_tensors {
+  std::map<std::string, stored_tensor> tensors{};
+  std::map<std::string, std::string> metadata{};
+  /// Tensors of the file that cannot be read, most because weft has no type for them, by name: why.
+  std::map<std::string, std::string> others{};
+};
+
+/// Whether a tensor of this name is to be read.
+using name_filter = std::function<bool(const std::string&)>;
+
+/// Sets dtype and shape of `to` to those of `t`, and waits for the device. Throws value_error if the elements
+/// of `t` are sharded over ranks.
+void store_form(const tensor_state& t, stored_tensor& to);
+/// The same with the elements, copied to the host; memory of `to` is reused.
+void store(const tensor_state& t, stored_tensor& to);
+/// A copy of `t` on the host.
+inline stored_tensor stored(const tensor_state& t) {
+  stored_tensor s;
+  store(t, s);
+  return s;
+}
+
+namespace detail {
+[[noreturn, gnu::cold]] void refuse_tensor(const std::string& path, const std::string& name,
+                                           const stored_tensor& from, const tensor_spec& wanted,
+                                           const char* cure = "");
+/// For a tensor that is wanted and not in the file, or one of its `others`.
+[[noreturn, gnu::cold]] void refuse_missing(const std::string& path, const std::string& name,
+                                            const std::map<std::string, std::string>& others);
+/// Throws value_error, with `format` and the name of one, if there are others, which writing would lose.
+void require_no_others(const char* format, const stored_tensors& from);
+}  // namespace detail
+
+/// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
+/// and 1.
+void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
+                        const tensor_state& t);
+/// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are the same.
+void restore(const std::string& path, const std::string& name, const stored_tensor& from, tensor_state& t);
+
+/// Tensors by name; a state_dict is one.
+using named_tensors = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
+
+namespace detail {
+template <class From, class To>
+void convert_elements(const stored_tensor& from, stored_tensor& to) {
+  const std::size_t count = from.bytes.size() / sizeof(From);
+  to.bytes.resize(count * sizeof(To));
+  for (std::size_t i = 0; i < count; ++i) {
+    From x;
+    std::memcpy(&x, from.bytes.data() + i * sizeof(From), sizeof(From));
+    using wide = std::conditional_t<std::is_same_v<To, double>, double, float>;
+    const To y = static_cast<To>(static_cast<wide>(x));
+    std::memcpy(to.bytes.data() + i * sizeof(To), &y, sizeof(To));
+  }
+}
+/// Calls f(T{}) with the floating element type `t`.
+template <class F>
+void with_floating(dtype t, F f) {
+  switch (t) {
+    case dtype::f64: return f(double{});
+    case dtype::f32: return f(float{});
+    case dtype::bf16: return f(bfloat16{});
+    case dtype::f16: return f(float16{});
+    default: return;
+  }
+}
+}  // namespace detail
+
+/// `from` in the dtype `type`, rounded to nearest (f64 to bf16 and f16 by way of f32). Both dtypes are
+/// floating.
+stored_tensor converted(const stored_tensor& from, dtype type);
+
+}  // namespace weft::io
+
+#ifndef WEFT_COMPILED
+#include <weft/io/impl/stored_tensor.ipp>
+#endif
