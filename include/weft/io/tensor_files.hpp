@@ -3,6 +3,7 @@
 //
 //   io::save("model.safetensors", state_dict(model));
 //   io::load("model.pt", state_dict(model));              // torch.save(model.state_dict(), "model.pt")
+//   io::load("model.safetensors.index.json", state_dict(model));    // in several files beside it
 //   io::save("x.npy", x);                                 // numpy.load("x.npy")
 //   auto y = io::load<float, extents<dyn, 3>>("y.npy");   // numpy.save("y.npy", y)
 //
@@ -20,15 +21,16 @@
 namespace weft::io {
 
 /// What a file of tensors is.
-enum class file_format : std::uint8_t { safetensors, npy, npz, pt };
+enum class file_format : std::uint8_t { safetensors, safetensors_index, npy, npz, pt };
 
-/// The format of a file by its content: a zip archive is a .pt file if it has a pickle and a .npz file
-/// otherwise; what is neither that nor a .npy file is taken for safetensors. Throws io_error if it cannot be
-/// read.
+/// The format of a file: an index of safetensors files if its name ends in .json; else by its content. A zip
+/// archive is a .pt file if it has a pickle and a .npz file otherwise; what is neither that nor a .npy file
+/// is taken for safetensors. Throws io_error if it cannot be read.
 file_format format_of(const std::string& path);
 
 /// Reads the tensors of a file of any of the formats that `wanted` accepts; all if it is empty. That of a
-/// .npy file has the name "". Throws io_error, naming the file and the fault.
+/// .npy file has the name "". An index, as Hugging Face's, says by "weight_map" which file of its folder has
+/// which tensor; its "metadata" is not read. Throws io_error, naming the file and the fault.
 stored_tensors read_tensors(const std::string& path, const name_filter& wanted = {});
 
 /// How `save` writes tensors.
@@ -45,7 +47,8 @@ struct load_options {
 /// file if `path` ends so, else to a safetensors file. NumPy, or torch and safetensors, read it. Throws
 /// io_error on failure, value_error if `as` is no floating dtype, a tensor is null or of a type that the
 /// format does not have (bf16 in .npz), two have one name, a name is not UTF-8 or "__metadata__", or `path`
-/// ends in .npy, .pt or .pth: a .npy file has one tensor without a name, and .pt files are only read.
+/// ends in .npy, .pt, .pth or .json: a .npy file has one tensor without a name, and .pt files and indices are
+/// only read.
 void save(const std::string& path, const named_tensors& tensors, save_options options = {});
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any

@@ -127,6 +127,56 @@ TEST_CASE("load: a tensor that does not fit is named with both shapes, and nothi
   std::filesystem::remove(path);
 }
 
+TEST_CASE("load: an index of several files; nothing changes if a part is wrong") {
+  namespace fs = std::filesystem;
+  const fs::path folder = temporary("weft_index_test");
+  fs::remove_all(folder);
+  fs::create_directory(folder);
+  const auto a = from(extents<2>{}, {1.f, 2.f});
+  const auto b = from(extents<3>{}, {3.f, 4.f, 5.f});
+  io::save((folder / "one.safetensors").string(), {{"a", a.state()}, {"unused", b.state()}});
+  io::save((folder / "two.safetensors").string(), {{"b", b.state()}});
+  const std::string index = (folder / "model.safetensors.index.json").string();
+  const auto write = [&](const std::string& map) {
+    std::ofstream(index) << R"({"metadata": {"total_size": 20}, "weight_map": )" << map << "}";
+  };
+  const auto load = [&] {
+    const auto x = zeros<float>(extents<2>{}), y = zeros<float>(extents<2>{});
+    const auto z = zeros<float>(extents<3>{});
+    try {
+      io::load(index, {{"a", x.state()}, {"b", z.state()}});
+    } catch (const io_error&) {
+      CHECK(x.to_vector() == y.to_vector());
+      throw;
+    }
+    CHECK(x.to_vector() == a.to_vector());
+    CHECK(z.to_vector() == b.to_vector());
+  };
+  write(R"({"a": "one.safetensors", "b": "two.safetensors", "elsewhere": "absent.safetensors"})");
+  load();
+  CHECK(io::format_of(index) == io::file_format::safetensors_index);
+  CHECK(io::read_tensors(index, [](const std::string& n) { return n == "b"; }).tensors.size() == 1);
+  CHECK_THROWS_WITH_AS(io::read_tensors(index), doctest::Contains("absent.safetensors"), io_error);
+  const std::pair<const char*, const char*> bad[] = {
+      {R"({"a": "one.safetensors"})", "b"},
+      {R"({"a": "one.safetensors", "b": "one.safetensors"})", "has no \"b\", which"},
+      {R"({"a": "one.safetensors", "b": "../two.safetensors"})", "is no name of a file beside it"},
+      {R"({"a": "one.safetensors", "b": ".."})", "is no name of a file beside it"},
+      {R"({"a": "one.safetensors", "b": ""})", "is no name of a file beside it"},
+      {R"({"a": "one.safetensors", "b": 2})", "is no name of a file beside it"},
+      {R"({"a": "one.safetensors", "b": "three.safetensors"})", "three.safetensors"},
+      {R"({"a": "one.safetensors", "b": "model.safetensors.index.json"})", "model.safetensors.index.json"},
+      {R"(["a"])", "it has no \"weight_map\""},
+      {R"({"a")", "model.safetensors.index.json"}};
+  for (const auto& [map, why] : bad) {
+    CAPTURE(map);
+    write(map);
+    CHECK_THROWS_WITH_AS(load(), doctest::Contains(why), io_error);
+  }
+  CHECK_THROWS_AS(io::save(index, {{"a", a.state()}}), value_error);
+  fs::remove_all(folder);
+}
+
 TEST_CASE("load and save convert floating types on demand, and only then") {
   const std::string path = temporary("weft_test_convert.safetensors");
   const auto t = from(extents<2, 2>{}, std::vector<float>{1, 1.00390625f, -3.1415927f, 1e-30f});

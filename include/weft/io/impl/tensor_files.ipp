@@ -6,6 +6,7 @@
 #include <set>
 
 #include <weft/base/config.hpp>
+#include <weft/io/json.hpp>
 #include <weft/io/npy.hpp>
 #include <weft/io/pt.hpp>
 #include <weft/io/safetensors.hpp>
@@ -34,9 +35,39 @@ inline stored_tensor stored_as(const tensor_state& t, const save_options& option
   return options.as && is_floating(s.type) && s.type != *options.as ? converted(s, *options.as) : s;
 }
 
+/// The tensors of the files in an index.
+inline stored_tensors read_indexed(const std::string& path, const name_filter& wanted) {
+  const json index(input_file(path).text(std::uint64_t{1} << 26), path);
+  const std::optional<json_value> map = index.root().find("weight_map");
+  if (!map || map->kind() != json_kind::object)
+    refuse<io_error>({"weft: ", path, ": is no index of safetensors files: it has no \"weight_map\""});
+  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> names_in;
+  map->for_each_member([&](std::string_view name, const json_value& file) {
+    if (wanted && !wanted(std::string(name))) return;
+    const std::string_view text = file.text();
+    if (file.kind() != json_kind::string || text.empty() || text.find('/') != text.npos || text[0] == '.')
+      refuse<io_error>(
+          {"weft: ", path, ": the file of ", json_string(name), " is no name of a file beside it"});
+    names_in[std::string(text)].emplace(name);
+  });
+  stored_tensors all;
+  for (const auto& [file, names] : names_in) {
+    const std::string beside = parent_of(path) + "/" + file;
+    stored_tensors part = read_safetensors(beside, [&](const std::string& n) { return names.contains(n); });
+    for (const std::string& name : names)
+      if (!part.tensors.contains(name) && !part.others.contains(name))
+        refuse<io_error>(
+            {"weft: ", beside, ": has no ", json_string(name), ", which ", path, " says is there"});
+    all.tensors.merge(part.tensors);
+    all.others.merge(part.others);
+  }
+  return all;
+}
+
 }  // namespace detail
 
 WEFT_DEFINE file_format format_of(const std::string& path) {
+  if (path.ends_with(".json")) return file_format::safetensors_index;
   std::string first(6, '\0');
   const input_file file(path);
   file.read(0, first.data(), static_cast<std::size_t>(std::min<std::uint64_t>(6, file.size())));
@@ -51,6 +82,7 @@ WEFT_DEFINE stored_tensors read_tensors(const std::string& path, const name_filt
     case file_format::npy: return {.tensors = {{"", read_npy(path)}}};
     case file_format::npz: return read_npz(path, wanted);
     case file_format::pt: return read_pt(path, wanted);
+    case file_format::safetensors_index: return detail::read_indexed(path, wanted);
     default: return read_safetensors(path, wanted);
   }
 }
@@ -60,6 +92,8 @@ WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, sav
     refuse<value_error>({"weft: save: ", path,
                          ": .pt files are read, not written: safetensors.torch.load_file "
                          "reads a .safetensors file"});
+  if (path.ends_with(".json"))
+    refuse<value_error>({"weft: save: ", path, ": indices of several files are read, not written"});
   if (path.ends_with(".npy"))
     refuse<value_error>({"weft: save: ", path,
                          ": a .npy file has one tensor without a name: save(path, tensor), "
