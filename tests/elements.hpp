@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The elements of f32 tensors that any device holds, one after the other.
+// The elements of tensors that any device holds, one after the other, as f32.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <weft/nn/module.hpp>
@@ -10,7 +11,11 @@ namespace weft::test {
 
 inline std::vector<float> elements_of(const tensor_state& t) {
   std::vector<float> elements(static_cast<std::size_t>(t.extents.size()));
-  detail::download_to(t, elements.data());
+  visit_type(t.type, [&]<class T>(T) {
+    const std::unique_ptr<T[]> own(new T[elements.size()]);
+    detail::download_to(t, own.get());
+    for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<float>(own[i]);
+  });
   return elements;
 }
 inline std::vector<float> elements_of(const state_dict_t& tensors) {

@@ -30,8 +30,8 @@ namespace {
 /// Null where the machine has no such device.
 const device* tested_device() {
 #ifdef WEFT_TEST_KIND
-  static const device* own = new device(WEFT_TEST_KIND::open(0, {}));
-  return own;
+  static const device own(WEFT_TEST_KIND::open(0, {}));
+  return &own;
 #else
   static const device* found = []() -> const device* {
     const char* name = std::getenv("WEFT_TEST_DEVICE");

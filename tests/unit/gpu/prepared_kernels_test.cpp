@@ -28,6 +28,7 @@ class compiler : public gpu::jit_backend {
   int compiled = 0, most_at_once = 0, compiled_at_launch = 0;
   std::multiset<std::string> sources;
 
+  ~compiler() override { release(); }
   const char* name() const override { return "compiler"; }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void deallocate(void* memory, std::size_t) noexcept override { std::free(memory); }
