@@ -513,6 +513,25 @@ TEST_CASE("tape: a value of a tape that has ended is no leaf of another one") {
   CHECK(v.grad().item() == 18);
 }
 
+TEST_CASE("a model that moves to another device takes its gradients along") {
+  struct {
+    parameter<extents<2>, double> weight{from(extents<2>{}, std::vector<double>{2, 3})};
+  } model;
+  tape steps;
+  steps.backward(steps.eval(sum(model.weight * model.weight)));
+  const auto held = model.weight.grad();
+  const device other(std::make_shared<cpu::cpu_backend>(1));
+  to(model, other);
+  CHECK(model.weight.grad().state()->where == other);
+  CHECK(model.weight.grad().to_vector() == std::vector<double>{4, 6});
+  CHECK(held.state()->where == default_device());
+  context there(other);
+  tape again(there);
+  again.backward(again.eval(sum(model.weight)));
+  CHECK(model.weight.grad().to_vector() == std::vector<double>{5, 7});
+  CHECK(held.to_vector() == std::vector<double>{4, 6});
+}
+
 TEST_CASE("more sizes of one program than are kept, forward and backward") {
   context c;
   for (int round = 0; round < 2; ++round)
