@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,7 @@ struct table_options {
 };
 
 namespace detail {
-class profiler_sink;
+struct profile;
 }
 
 /// Collects the ranges and ops of all threads from its construction to `stop`. There is one at a time. NVTX,
@@ -96,7 +97,7 @@ class profiler {
   std::string events(int rank, std::int64_t zero, bool own_thread) const;
   std::int64_t first_event(bool own_thread) const;
 
-  detail::profiler_sink* sink_;
+  std::shared_ptr<detail::profile> profile_;
 };
 
 }  // namespace weft

@@ -143,9 +143,15 @@ TEST_CASE("profiler: one at a time; ranges may be open when it starts, clears an
   { const record_function late("late"); }
   CHECK(first->ranges().size() == 1);
   CHECK(first->ranges()[0].name == "whole");
-  first.reset();
+  const double ms = first->elapsed_ms();
   {
     profiler second;
+    CHECK(first->ranges().size() == 1);  // what it has collected stays
+    CHECK(first->elapsed_ms() == ms);
+    first->stop();
+    first->clear();
+    CHECK(first->ranges().empty());
+    first.reset();
     open.reset();
     cleared.reset();
     CHECK(second.ranges().empty());

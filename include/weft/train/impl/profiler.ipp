@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <weft/base/config.hpp>
@@ -41,6 +42,7 @@ struct thread_log {
   explicit thread_log(int n) : number(n) {}
 
   const int number;
+  const std::thread::id thread = std::this_thread::get_id();
   std::mutex lock;
   std::map<std::string, std::size_t> numbers;  // of names
   std::vector<std::string> names;
@@ -48,7 +50,38 @@ struct thread_log {
   std::vector<event> events;
 };
 
-/// Where the profiler's ranges and steps go. There is one for ever, as they may end after their profiler.
+/// What a profiler collects.
+struct profile {
+  mutable std::mutex lock;
+  std::vector<std::shared_ptr<thread_log>> logs;
+  std::atomic<std::uint64_t> events{0};
+  profiler_clock::time_point started = profiler_clock::now(), stopped{};
+  std::atomic<bool> is_on{true};
+
+  void clear() {
+    const std::lock_guard guard(lock);
+    logs.clear();
+    events = 0;
+    started = profiler_clock::now();
+  }
+  profiler_clock::duration elapsed() const { return (is_on ? profiler_clock::now() : stopped) - started; }
+  /// f(log) for the log of each thread, or of this one.
+  template <class F>
+  void for_each_log(bool own, F f) const {
+    std::vector<std::shared_ptr<thread_log>> all;
+    {
+      const std::lock_guard guard(lock);
+      all = logs;
+    }
+    for (const auto& log : all) {
+      if (own && log->thread != std::this_thread::get_id()) continue;
+      const std::lock_guard guard(log->lock);
+      f(*log);
+    }
+  }
+};
+
+/// Where the ranges and steps of profilers go. There is one for ever, as they may end after their profiler.
 class profiler_sink final : public range_sink, public runtime::step_observer {
  public:
   static profiler_sink& get() {
@@ -56,30 +89,30 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     return *all;
   }
 
-  void start(const profiler_options& o) {
+  void start(const profiler_options& o, std::shared_ptr<profile> to) {
     if (is_on_.exchange(true)) refuse<usage_error>({"weft: profiler: there is one already"});
     waits_ = o.wait_for_devices;
     most_events_ = o.most_events;
-    clear();
+    {
+      const std::lock_guard guard(lock_);
+      profile_ = std::move(to);
+      ++generation_;
+    }
     next_ = set_range_sink(this);
     if (o.ops) runtime::detail::steps_go_to = this;
   }
   void stop() {
-    if (!is_on_) return;
-    stopped_ = profiler_clock::now();
     runtime::detail::steps_go_to = nullptr;
     range_sink* self = this;
     ranges_go_to.compare_exchange_strong(self, next_);
     is_on_ = false;
   }
+  /// Ranges that are open count for nothing.
   void clear() {
     const std::lock_guard guard(lock_);
     ++generation_;
-    logs_.clear();
-    events_ = 0;
-    started_ = profiler_clock::now();
+    profile_->clear();
   }
-  profiler_clock::duration elapsed() const { return (is_on_ ? profiler_clock::now() : stopped_) - started_; }
 
   void begin(const char* name, std::int64_t bytes) noexcept override {
     range_sink* const next = next_;
@@ -106,22 +139,6 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
       throw;
     }
     close();
-  }
-
-  /// f(log) for the log of each thread, or of this one.
-  template <class F>
-  void for_each_log(bool own, F f) const {
-    std::vector<std::shared_ptr<thread_log>> all;
-    {
-      const std::lock_guard guard(lock_);
-      all = logs_;
-    }
-    if (own) all = {const_cast<profiler_sink*>(this)->own_log(false)};
-    for (const auto& log : all) {
-      if (!log) continue;
-      const std::lock_guard guard(log->lock);
-      f(*log);
-    }
   }
 
  private:
@@ -151,20 +168,23 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     if (r.next) r.next->end();
     if (!open_ranges().empty()) open_ranges().back().inside += size;
     if (!is_on_ || r.generation != generation_) return;
-    record(*own_log(true), r, size);
+    record(r, size);
   }
-  /// The log of this thread; null if there is none.
-  std::shared_ptr<thread_log> own_log(bool makes) {
+  /// Appends to the log of this thread.
+  void record(const open_range& r, std::int64_t size) {
     thread_local std::shared_ptr<thread_log> own;
-    thread_local std::uint64_t of = 0;
-    if (of == generation_ || !makes) return of == generation_ ? own : nullptr;
-    const std::lock_guard guard(lock_);
-    own = std::make_shared<thread_log>(static_cast<int>(logs_.size()));
-    of = generation_;
-    logs_.push_back(own);
-    return own;
-  }
-  void record(thread_log& log, const open_range& r, std::int64_t size) {
+    thread_local std::shared_ptr<profile> of;
+    thread_local std::uint64_t at = 0;
+    if (at != generation_) {
+      const std::lock_guard guard(lock_);
+      if (r.generation != generation_) return;
+      const std::lock_guard profile_guard(profile_->lock);
+      own = std::make_shared<thread_log>(static_cast<int>(profile_->logs.size()));
+      profile_->logs.push_back(own);
+      of = profile_;
+      at = generation_;
+    }
+    thread_log& log = *own;
     const std::lock_guard guard(log.lock);
     const auto [found, is_new] = log.numbers.try_emplace(r.text.name, log.names.size());
     if (is_new) {
@@ -180,21 +200,20 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     s.operations += r.text.operations;
     if (r.recomputes) s.recomputed += r.text.operations;
     s.is_op = r.is_op;
-    if (events_.fetch_add(1) < most_events_) log.events.push_back({found->second, r.begin, size});
+    if (of->events.fetch_add(1) < most_events_) log.events.push_back({found->second, r.begin, size});
   }
 
   std::atomic<bool> is_on_{false}, waits_{false};
-  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // of starts and clears
+  std::atomic<std::uint64_t> most_events_{0}, generation_{0};  // of starts and clears
   std::atomic<range_sink*> next_{nullptr};
-  profiler_clock::time_point started_{}, stopped_{};
-  mutable std::mutex lock_;
-  std::vector<std::shared_ptr<thread_log>> logs_;
+  std::mutex lock_;
+  std::shared_ptr<profile> profile_;
 };
 
 /// The sums of all threads by name.
-WEFT_DEFINE std::map<std::string, thread_log::sums> sums_by_name(const profiler_sink& sink, bool shapes) {
+WEFT_DEFINE std::map<std::string, thread_log::sums> sums_by_name(const profile& of, bool shapes) {
   std::map<std::string, thread_log::sums> all;
-  sink.for_each_log(false, [&](const thread_log& log) {
+  of.for_each_log(false, [&](const thread_log& log) {
     for (std::size_t i = 0; i < log.names.size(); ++i) {
       const thread_log::sums& from = log.by_name[i];
       const std::string& name = log.names[i];
@@ -223,17 +242,27 @@ void append_formatted(std::string& to, const char* format, T... values) {
 
 }  // namespace detail
 
-WEFT_DEFINE profiler::profiler(profiler_options o) : sink_(&detail::profiler_sink::get()) { sink_->start(o); }
+WEFT_DEFINE profiler::profiler(profiler_options o) : profile_(std::make_shared<detail::profile>()) {
+  detail::profiler_sink::get().start(o, profile_);
+}
 WEFT_DEFINE profiler::~profiler() { stop(); }
-WEFT_DEFINE void profiler::stop() { sink_->stop(); }
-WEFT_DEFINE void profiler::clear() { sink_->clear(); }
+WEFT_DEFINE void profiler::stop() {
+  if (!profile_->is_on) return;
+  profile_->stopped = detail::profiler_clock::now();
+  profile_->is_on = false;
+  detail::profiler_sink::get().stop();
+}
+WEFT_DEFINE void profiler::clear() {
+  if (profile_->is_on) detail::profiler_sink::get().clear();
+  else profile_->clear();
+}
 WEFT_DEFINE double profiler::elapsed_ms() const {
-  return std::chrono::duration<double, std::milli>(sink_->elapsed()).count();
+  return std::chrono::duration<double, std::milli>(profile_->elapsed()).count();
 }
 
 WEFT_DEFINE std::vector<profiled_range> profiler::ranges() const {
   std::vector<profiled_range> all;
-  for (const auto& [name, s] : detail::sums_by_name(*sink_, true))
+  for (const auto& [name, s] : detail::sums_by_name(*profile_, true))
     all.push_back({name, s.count, static_cast<double>(s.total) * 1e-6, static_cast<double>(s.self) * 1e-6,
                    static_cast<double>(s.longest) * 1e-6, s.operations, s.bytes});
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -244,7 +273,7 @@ WEFT_DEFINE std::vector<profiled_range> profiler::ranges() const {
 
 WEFT_DEFINE std::string profiler::table(table_options o) const {
   using detail::append_formatted;
-  const auto sums = detail::sums_by_name(*sink_, o.shapes);
+  const auto sums = detail::sums_by_name(*profile_, o.shapes);
   std::vector<std::pair<std::string, detail::thread_log::sums>> rows(sums.begin(), sums.end());
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return a.second.self != b.second.self ? a.second.self > b.second.self : a.first < b.first;
@@ -276,7 +305,7 @@ WEFT_DEFINE std::string profiler::table(table_options o) const {
 
 WEFT_DEFINE flop_utilization profiler::utilization(double peak) const {
   double operations = 0, recomputed = 0;
-  for (const auto& [name, s] : detail::sums_by_name(*sink_, true))
+  for (const auto& [name, s] : detail::sums_by_name(*profile_, true))
     operations += s.operations, recomputed += s.recomputed;
   const double possible = peak * elapsed_ms() * 1e-3;
   return {(operations - recomputed) / possible, operations / possible};
@@ -284,7 +313,7 @@ WEFT_DEFINE flop_utilization profiler::utilization(double peak) const {
 
 WEFT_DEFINE double profiler::exposed_communication_ms() const {
   double ms = 0;
-  sink_->for_each_log(false, [&](const detail::thread_log& log) {
+  profile_->for_each_log(false, [&](const detail::thread_log& log) {
     const auto found = log.numbers.find(detail::waiting_range);
     if (found != log.numbers.end()) ms += static_cast<double>(log.by_name[found->second].total) * 1e-6;
   });
@@ -295,7 +324,7 @@ WEFT_DEFINE std::string profiler::events(int rank, std::int64_t zero, bool own_t
   const std::string process = std::to_string(rank);
   std::string text = "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + process +
                      ",\"tid\":0,\"args\":{\"name\":\"rank " + process + "\"}}";
-  sink_->for_each_log(own_thread, [&](const detail::thread_log& log) {
+  profile_->for_each_log(own_thread, [&](const detail::thread_log& log) {
     std::vector<std::string> names;
     for (const std::string& name : log.names) names.push_back(io::json_string(name));
     for (const auto& e : log.events) {
@@ -310,7 +339,7 @@ WEFT_DEFINE std::string profiler::events(int rank, std::int64_t zero, bool own_t
 
 WEFT_DEFINE std::int64_t profiler::first_event(bool own_thread) const {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
-  sink_->for_each_log(own_thread, [&](const detail::thread_log& log) {
+  profile_->for_each_log(own_thread, [&](const detail::thread_log& log) {
     for (const auto& e : log.events) first = std::min(first, e.begin);
   });
   return first;
