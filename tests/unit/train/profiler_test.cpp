@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <weft/comm/threads.hpp>
+#include <weft/io/files.hpp>
 #include <weft/io/json.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/train/profiler.hpp>
