@@ -32,7 +32,7 @@ inline std::atomic<range_sink*> ranges_go_to{nullptr};
 /// null: nowhere. Returns the one before.
 inline range_sink* set_range_sink(range_sink* sink) { return detail::ranges_go_to.exchange(sink); }
 
-/// A range, from here to the end of the scope.
+/// A range, from here to the end of the scope, which is of the same thread; ranges of a thread are nested.
 class record_function {
  public:
   explicit record_function(const char* name) noexcept : to_(detail::ranges_go_to) {

@@ -30,7 +30,8 @@ struct comm_options {
 
 /// A group of ranks. Operations return at once; `work::wait` completes them. They throw value_error for
 /// invalid arguments; waiting throws comm_error if a rank has failed or disagrees, timeout_error after the
-/// time-out. One thread at a time may use a communicator.
+/// time-out. One thread at a time may use a communicator; under MPI, one thread of a process uses all of
+/// them.
 class communicator {
  public:
   virtual ~communicator() = default;

@@ -16,9 +16,14 @@ namespace weft {
 
 /// Executes body(communicator&) on this rank and returns the exit code of the job, which is the same on all
 /// ranks: the return value of `body`, or for an exception that of report(std::exception_ptr), which prints
-/// it. Other ranks are notified, and terminated if they do not finish within two seconds.
+/// it. Other ranks are notified, and terminated if they do not finish within two seconds. Throws usage_error
+/// the second time in a process: MPI begins and ends once.
 template <class Body, class Report>
 int run_under_mpirun(int& count, char**& values, Body body, Report report) {
+  if (boost::mpi::environment::finalized())
+    throw usage_error(
+        "weft: run_under_mpirun: MPI has ended in this process, and cannot begin again: one world "
+        "for all that the program does");
   constexpr bool exceptions_abort = false;
   boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled, exceptions_abort);
   const boost::mpi::communicator world;

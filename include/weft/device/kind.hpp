@@ -49,11 +49,19 @@ struct host {
   static device shared() { return default_device(); }
 };
 
+/// Held while a driver is asked for its devices, or opens one: not all can be by several threads at once.
+[[gnu::cold]] inline std::unique_lock<std::mutex> drivers_lock() {
+  static auto* const mutex = new std::mutex();
+  return std::unique_lock(*mutex);
+}
+
 /// The number of the device that `o` asks for; without a rank the first one. Throws device_error if there is
 /// none.
 template <device_kind Kind>
 [[gnu::cold]] int device_number(const device_options& o) {
+  std::unique_lock lock = drivers_lock();
   const auto count = static_cast<int>(Kind::list().size());
+  lock.unlock();
   if (count == 0)
     throw device_error(std::string("weft: ") + Kind::name + ": this machine has no such device");
   if (o.device < 0) return std::max(o.local_rank, 0) % count;
@@ -71,8 +79,7 @@ template <device_kind Kind>
     return Kind::shared();
   } else {
     static auto* const opened = new std::vector<std::optional<device>>();  // by number
-    static auto* const mutex = new std::mutex();
-    const std::lock_guard lock(*mutex);
+    const std::unique_lock lock = drivers_lock();
     const auto place = static_cast<std::size_t>(number);
     if (opened->size() <= place) opened->resize(place + 1);
     std::optional<device>& known = (*opened)[place];

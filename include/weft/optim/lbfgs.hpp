@@ -14,6 +14,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <weft/optim/fields.hpp>
@@ -44,6 +45,7 @@ struct lbfgs {
   double curvature = 1;  // the scale of the first estimate of a direction
   std::shared_ptr<tensor_state> gradient{}, direction{};
   double length = 0;  // along `direction`
+  std::vector<std::weak_ptr<tensor_state>> parameters{};  // whose history it is
 
   /// Minimises `function()`, which returns its value as a number after a backward pass that has set the
   /// gradients of `model`; it is called several times. Returns the value before the step. Parameters without
@@ -95,7 +97,11 @@ class parameter_vector {
       size_ += p->extents.size();
     }
   }
-  index_t size() const { return size_; }
+  const tensor_list& states() const { return parameters_; }
+  bool is_of(const std::vector<std::weak_ptr<tensor_state>>& known) const {
+    return std::equal(parameters_.begin(), parameters_.end(), known.begin(), known.end(),
+                      [](const auto& p, const auto& k) { return p == k.lock(); });
+  }
   void clear_gradients() {
     for (const auto& p : parameters_) p->grad = nullptr;
   }
@@ -179,9 +185,9 @@ template <element T>
 double lbfgs::minimize(const state_dict_t& parameters, const std::function<double()>& function, context& c) {
   using vector = tensor<T, extents<dyn>>;
   detail::parameter_vector<T> all(parameters, c);
-  if (gradient && gradient->extents.size() != all.size())
-    refuse<value_error>({"weft: lbfgs: a model of ", all.size(), " elements, and a history of one of ",
-                         gradient->extents.size(), ": each model has an optimizer"});
+  if (gradient && !all.is_of(this->parameters))
+    refuse<value_error>({"weft: lbfgs: the history is of another model: each model has an optimizer"});
+  this->parameters.assign(all.states().begin(), all.states().end());
   int evaluations = 0;
   const auto evaluate = [&](double t) {
     ++evaluations;

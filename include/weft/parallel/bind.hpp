@@ -63,7 +63,8 @@ class bound_run : public Context {
   /// optimizer's `steps` and micro_batch(j, m). Sends one message more than a loop written by hand, for the
   /// mean loss. With `o.graph`, a device that records executes steps whose losses differ in the elements of
   /// their operands alone as one recorded step (docs/devices.md). Throws like `step`, and non_finite_error if
-  /// `o.finite` and a loss is not finite; the run must not continue then.
+  /// `o.finite` and a loss is not finite; the run must not continue then. If `loss` throws on all ranks, the
+  /// next step(m, loss) begins without the gradients of this one.
   ///   auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
   template <class Loss>
     requires std::invocable<Loss&, index_t>
@@ -75,11 +76,16 @@ class bound_run : public Context {
     if (o.graph && this->where()->records()) return recorded_step(micro_batches, loss, o);
     const auto before = this->communicated();
     tensor_list losses;
+    recycled_vector<double> weights;
+    this->begin_step();
     for (index_t j = 0; j < micro_batches; ++j) {
       begin_batch(j, micro_batches);
       losses.push_back(differentiated([&] { return loss(j); }, j + 1 == micro_batches));
+      weights.push_back(this->loss_weight);
     }
-    return this->complete_step(losses, o, before);
+    const step_result r = this->complete_step(losses, {weights.data(), weights.size()}, o, before);
+    this->end_of_passes();
+    return r;
   }
 
   Optimizer& optimizer() const { return *optimizer_; }
@@ -109,6 +115,7 @@ class bound_run : public Context {
   void begin_batch(index_t j, index_t micro_batches) {
     this->begin_micro_batch(static_cast<std::uint64_t>(optimizer_->steps),
                             static_cast<std::uint64_t>(this->micro_batch(j, micro_batches)));
+    this->weigh_batch(j);
   }
   /// The value of loss(), after a backward pass from it.
   template <class Loss>

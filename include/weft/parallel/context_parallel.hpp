@@ -114,15 +114,15 @@ class context_parallel_run : public Base {
   }
 
   /// The positions of this rank of sequences of `length` positions. Programs evaluated from here on, and
-  /// their backward passes, are of such sequences, and their loss is weighted by its number of positions.
-  /// Must be called with the same length on all ranks. Throws usage_error if `length` is less than the number
-  /// of ranks.
+  /// their backward passes, are of such sequences, and their loss is weighted by its number of positions,
+  /// until the next call. Must be called with the same length on all ranks. Throws usage_error if `length` is
+  /// less than the number of ranks.
   context_part part_of_context(index_t length) {
     const communicator& ranks = positions_->ranks();
     positions_->divide({length, ranks.size()});
     this->layer_rank_.divides_positions(ranks.size(), ranks.rank(), length);
     const context_part own(positions_->division(), ranks.rank(), copies_);
-    this->loss_weight = own.weight();
+    this->weigh_positions(own.weight());
     return own;
   }
 

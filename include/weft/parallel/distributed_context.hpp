@@ -91,7 +91,8 @@ class distributed_context : public context {
   /// For ranks with different numbers of batches: all ranks call it before each batch until it returns 0.
   /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
   /// weight 0, so that it takes part in all messages; the step averages over the batches that count. A step
-  /// of m micro-batches takes m calls: step(m, loss) throws usage_error after another number of them.
+  /// of m micro-batches takes m calls, before it or in `loss`: the j-th one says whether batch j counts, and
+  /// step(m, loss) throws usage_error after another number of them.
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch);
 
@@ -175,6 +176,27 @@ class distributed_context : public context {
   static void free_elements(const std::string& name, tensor_state& t);
 
   static void check(const step_options& o);
+  /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_of_passes().
+  void begin_step() {
+    if (std::exchange(in_passes_, true)) zero_grad();
+    in_passes_ = true;
+  }
+  void end_of_passes() { in_passes_ = false; }
+
+  /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
+  void weigh(double batch, double positions) {
+    batch_weight_ = batch;
+    position_weight_ = positions;
+    loss_weight = batch * positions;
+  }
+  void weigh_positions(double weight) { weigh(batch_weight_, weight); }
+  /// Sets the weight of micro-batch j, if join() has been called for it.
+  void weigh_batch(index_t j) {
+    const auto at = static_cast<std::size_t>(j);
+    if (at < batch_weights_.size()) weigh(batch_weights_[at], position_weight_);
+  }
+  /// How many of `all` micro-batches count.
+  index_t counted(index_t all) const { return joined_ > 0 ? joined_ : all; }
   /// What this rank has communicated since binding.
   struct communication {
     traffic sent;
@@ -192,8 +214,9 @@ class distributed_context : public context {
   /// Ends a step whose micro-batches have been computed: updates the parameters, sums the `losses` of the
   /// micro-batches of this rank over all ranks, and reports what has been communicated since `before`. Waits
   /// for the device once.
-  step_result complete_step(const tensor_list& losses, const step_options& o, const communication& before) {
-    return complete_step(losses, o, before, [&] { return step(o); });
+  step_result complete_step(const tensor_list& losses, std::span<const double> weights, const step_options& o,
+                            const communication& before) {
+    return complete_step(losses, weights, o, before, [&] { return step(o); });
   }
   /// The same step recorded, or executed as it was recorded (parallel/step_graph.hpp). `read`: the operands
   /// of the losses; `begins`: the random states in which `compute`, which evaluates them and runs backward
@@ -256,8 +279,8 @@ class distributed_context : public context {
   parallel::gradient_measure measured(const step_options& o, double mean);
   /// Updates the parameters, whose gradients have been measured, and ends the step.
   pending_number apply(const parallel::gradient_measure& measured);
-  step_result complete_step(const tensor_list& losses, const step_options& o, const communication& before,
-                            const std::function<pending_number()>& update);
+  step_result complete_step(const tensor_list& losses, std::span<const double> weights, const step_options& o,
+                            const communication& before, const std::function<pending_number()>& update);
   void set_scale() {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
@@ -291,7 +314,9 @@ class distributed_context : public context {
   std::vector<std::function<void()>> before_update_;
   parallel::step_graphs graphs_;
   index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used
-  index_t joins_ = 0;       // calls of join() since the last step
+  recycled_vector<double> batch_weights_;  // of this rank, as join() has said since the last step
+  double batch_weight_ = 1, position_weight_ = 1;
+  bool in_passes_ = false;  // of step(m, loss)
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;
 };
@@ -300,4 +325,5 @@ class distributed_context : public context {
 
 #ifndef WEFT_COMPILED
 #include <weft/parallel/impl/distributed_context.ipp>
+#include <weft/parallel/impl/distributed_context_recorded.ipp>
 #endif

@@ -125,6 +125,7 @@ class pipeline_context : public distributed_context {
   void begin_this(int micro_batch, int count) {
     begin_micro_batch(number_of_step_,
                       static_cast<std::uint64_t>(distributed_context::micro_batch(micro_batch, count)));
+    weigh_batch(micro_batch);
   }
   void before_backward(int chunk, int micro_batch);
   void after_backward(int chunk, int micro_batch);

@@ -53,7 +53,8 @@ class context {
   /// Factor on the cotangent with which backward passes begin at a scalar loss. It scales all gradients, so
   /// that small ones do not underflow in f16.
   double loss_scale = 1;
-  /// Weight of this rank's loss: 0 for a batch that is computed only so that ranks stay in step.
+  /// Weight of the losses that are evaluated from here on: 0 for a batch that is computed only so that ranks
+  /// stay in step.
   double loss_weight = 1;
 
   /// Seed of the random numbers of this context's programs, as those of dropout.

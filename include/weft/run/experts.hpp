@@ -227,12 +227,14 @@ auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>
   const auto value = [&](auto& evaluator) {
     const auto same = part_of(*x.state(), 0, x.extents());
     same->on_tape = tape_status::never;
-    evaluator.remember(same, {x.state(), loss.state()}, [&c = evaluator.run_context()](const auto& g) {
-      using T = typename std::remove_cvref_t<decltype(loss)>::value_type;
-      if (!g) return tensor_list{nullptr, nullptr};
-      return tensor_list{
-          g, full<T>(extents<>{}, static_cast<T>(c.loss_scale * c.loss_weight), c.where()).state()};
-    });
+    evaluator.remember(
+        same, {x.state(), loss.state()},
+        [&c = evaluator.run_context(), weight = evaluator.run_context().loss_weight](const auto& g) {
+          using T = typename std::remove_cvref_t<decltype(loss)>::value_type;
+          if (!g) return tensor_list{nullptr, nullptr};
+          return tensor_list{g,
+                             full<T>(extents<>{}, static_cast<T>(c.loss_scale * weight), c.where()).state()};
+        });
     return std::remove_const_t<decltype(x)>(same);
   };
   if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);

@@ -50,9 +50,11 @@ class basic_tape_entries {
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
-    backward(y, full<T>(extents<>{}, static_cast<T>(context_->loss_scale * context_->loss_weight),
-                        context_->where()));
+    const double cotangent = context_->loss_scale * loss_weight_of(*y.state());
+    backward(y, full<T>(extents<>{}, static_cast<T>(cotangent), context_->where()));
   }
+  /// A seed is taken as it is: for a loss that is scaled or weighted, it contains context::loss_scale and
+  /// loss_weight, as gradients do until the step.
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
     if (!(seed.extents() == y.extents()))
@@ -116,6 +118,7 @@ class basic_tape_entries {
     if (!recording_) return;
     entry n;
     n.result = value;
+    n.loss_weight = context_->loss_weight;
     n.leaves = std::move(operands);
     n.function = make_recycled<runtime::backward_function_of<F>>(std::move(f));
     entries_.push_back(std::move(n));
@@ -161,10 +164,18 @@ class basic_tape_entries {
     recycled_vector<char> read;               // whether the backward pass reads an operand
     tensor_list saved;                        // that the backward pass reads, or its second part
     std::shared_ptr<tensor_state> result;
+    double loss_weight = 1;  // of the context, when it was evaluated
     bool recomputes = false;
     std::shared_ptr<runtime::backward_function> function;  // instead of programs
     bool is_second = false;  // whether the first part of the backward pass has run
   };
+
+  /// The weight of the loss `y`.
+  double loss_weight_of(const tensor_state& y) const {
+    for (std::size_t n = entries_.size(); n > 0; --n)
+      if (entries_[n - 1].result.get() == &y) return entries_[n - 1].loss_weight;
+    return context_->loss_weight;
+  }
 
   /// Records which operands the backward pass reads, and their versions: other operands may be changed.
   static void keep_what_is_read(entry& n);

@@ -56,7 +56,8 @@ namespace detail {
 struct profile;
 }
 
-/// Collects the ranges and ops of all threads from its construction to `stop`. There is one at a time. NVTX,
+/// Collects the ranges and ops of all threads from its construction to `stop`. There is one at a time in a
+/// process: where ranks are threads, `main` makes it. NVTX,
 /// or another sink of ranges, still gets its own.
 class profiler {
  public:

@@ -122,7 +122,7 @@ TEST_CASE("Muon: data parallelism, and strategies that shard what it needs whole
   const auto expected = trained(alone, {}, policy<strategy::mesh<dp>>{});
   run_ranks(2, [&](communicator& ranks) {
     const auto of_two = trained(ranks, {.dp = 2}, policy<strategy::mesh<dp>>{});
-    CHECK(test::matches(of_two, expected, {.absolute = 1e-4}));
+    CHECK(test::matches(of_two, expected, {.absolute = 1e-3}));
     net model = net::create(2);
     muon optimizer;
     CHECK_THROWS_WITH_AS((bind<policy<strategy::mesh<fsdp<1>>>>(model, optimizer, ranks, {.fsdp = 2})),

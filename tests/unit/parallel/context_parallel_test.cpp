@@ -133,6 +133,71 @@ TEST_CASE("GPT-2 on meshes: losses, norms and parameters of one rank") {
   for (const int ranks : {1, 2, 3}) trains_as_one_rank<by_heads>(one, {.cp = ranks});
 }
 
+TEST_CASE("losses weigh as many positions as they were evaluated with, until others are asked for") {
+  const auto x = generate<float>(extents<dyn, dyn, 4>{2, 11, 4},
+                                 [](index_t i) { return static_cast<float>(i * 7 % 11) / 5; });
+  const auto trained = [&](communicator& ranks, int how) {
+    struct {
+      linear<4, 4> layer;
+    } model;
+    initialize(model, 1);
+    sgd optimizer{.lr = 0.1};
+    auto run = bind<policy<strategy::mesh<cp<>>>>(model, optimizer, ranks, {.cp = ranks.size()});
+    const auto loss_of = [&](const auto& own, index_t length) {
+      context apart;
+      return mean(square(model.layer(own.of(eval(slice<1>(x, 0, length), apart))) - 1.0f));
+    };
+    std::vector<double> all;
+    if (how == 0) {  // asked for once
+      const auto own = run.part_of_context(5);
+      for (int s = 0; s < 3; ++s) {
+        const auto r = run.step(1, [&](index_t) { return loss_of(own, 5); });
+        all.insert(all.end(), {r.loss, static_cast<double>(r.norm)});
+      }
+    } else if (how == 1) {  // another length in each micro-batch
+      for (int s = 0; s < 2; ++s) {
+        const auto r = run.step(2, [&](index_t j) {
+          const index_t length = j == 0 ? 11 : 7;
+          return loss_of(run.part_of_context(length), length);
+        });
+        all.insert(all.end(), {r.loss, static_cast<double>(r.norm)});
+      }
+    } else if (how == 2) {  // labels that count lie at the end
+      const auto labels = generate<std::int32_t>(extents<dyn, dyn>{2, 11},
+                                                 [](index_t i) { return i % 11 < 7 ? -100 : i % 4; });
+      const auto own = run.part_of_context(11);
+      for (int s = 0; s < 2; ++s) {
+        const auto r = run.step(1, [&](index_t) {
+          const auto y = own.of(labels);
+          return cross_entropy<reduction_kind::sum>(model.layer(own.of(x)), y) /
+                 sum_over_positions(sum(cast<float>(y != -100))) * (11.f / static_cast<float>(own.count()));
+        });
+        all.insert(all.end(), {r.loss, static_cast<double>(r.norm)});
+      }
+    } else {  // two tapes, both forward first
+      tape first(run), second(run);
+      const auto a = first.eval(loss_of(run.part_of_context(11), 11));
+      const auto b = second.eval(loss_of(run.part_of_context(5), 5));
+      {
+        const auto quiet = run.no_sync();
+        first.backward(a);
+      }
+      second.backward(b);
+      all.push_back(static_cast<double>(run.step({.micro_batches = 2})));
+    }
+    return all;
+  };
+  for (int how = 0; how < 4; ++how) {
+    CAPTURE(how);
+    std::vector<double> expected;
+    run_ranks(1, [&](communicator& ranks) { expected = trained(ranks, how); });
+    for (const int n : {2, 3})
+      run_ranks(n, [&](communicator& ranks) {
+        CHECK(test::largest_relative_difference(trained(ranks, how), expected) < 1e-5);
+      });
+  }
+}
+
 TEST_CASE("what does not fit is refused") {
   run_ranks(2, [](communicator& all) {
     nothing_to_train model;

@@ -126,9 +126,7 @@ TEST_CASE("batches of weight 0: the mean loss, local steps, and another number o
     const double whole = run.step(2, loss).loss;
     run.join(ranks.rank() == 0);
     run.join(ranks.rank() != 1);
-    // The last call decides whether the batches of this rank count.
-    const double weights = 2 * 2.0 / 3;  // of two micro-batches of two ranks, over three that count
-    CHECK(run.step(2, loss).loss == doctest::Approx(whole * weights));
+    CHECK(run.step(2, loss).loss == doctest::Approx(whole));
     run.join(true);
     CHECK_THROWS_WITH_AS(run.step(2, loss), "weft: step: join() was called 1 times for 2 micro-batches",
                          usage_error);
@@ -148,6 +146,34 @@ TEST_CASE("batches of weight 0: the mean loss, local steps, and another number o
     });
   CHECK(moved[0] == moved[1]);
   CHECK(moved[0] != 0);
+}
+
+TEST_CASE("join: each micro-batch counts or not by itself, before the step and in its loss") {
+  const auto x =
+      generate<float>(extents<5, 4>{}, [](index_t i) { return static_cast<float>(i * 7 % 11) / 5; });
+  const auto step = [&](communicator& ranks, index_t m, int joins) {
+    two_layers model;
+    initialize(model, 2);
+    sgd optimizer{.lr = 0};
+    auto run = bind(model, optimizer, ranks, {});
+    // three batches: ranks.size() of two ranks have 0, 1 and 2
+    const index_t own = ranks.size() == 1 ? 3 : ranks.rank() == 0 ? 2 : 1, first = ranks.rank() == 0 ? 0 : 2;
+    if (joins == 1)
+      for (index_t j = 0; j < m; ++j) run.join(j < own);
+    const step_result r = run.step(m, [&](index_t j) {
+      if (joins == 2) run.join(j < own);
+      return mean(square(model.second(x * static_cast<float>(1 + first + std::min(j, own - 1)))));
+    });
+    return std::pair(r.loss, static_cast<double>(r.norm));
+  };
+  std::pair<double, double> expected;
+  run_ranks(1, [&](communicator& ranks) { expected = step(ranks, 3, 0); });
+  for (const int joins : {1, 2})
+    run_ranks(2, [&](communicator& ranks) {
+      const auto [loss, norm] = step(ranks, 2, joins);
+      CHECK(loss == doctest::Approx(expected.first));
+      CHECK(norm == doctest::Approx(expected.second));
+    });
 }
 
 TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batches, are refused by name") {

@@ -94,6 +94,27 @@ TEST_CASE("a setting that is refused leaves the step to be taken, under every st
       });
 }
 
+TEST_CASE("step(m, loss): after a loss that throws, the next step begins anew") {
+  for (const sharding stage : stages)
+    run_ranks(2, [&](communicator& ranks) {
+      const auto norm_of = [&](bool fails) {
+        const device where = one_thread();
+        net model = net::create(where);
+        initialize(model, 5);
+        sgd optimizer{.lr = 0.1};
+        auto run = bind<>(model, optimizer, ranks, {.divide = stage});
+        const auto loss = [&](index_t j) {
+          if (fails && j == 2) throw std::runtime_error("a bad label");
+          return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1));
+        };
+        if (fails) CHECK_THROWS_AS(run.step(3, loss), std::runtime_error);
+        fails = false;
+        return static_cast<double>(run.step(3, loss).norm);
+      };
+      CHECK(norm_of(true) == norm_of(false));
+    });
+}
+
 TEST_CASE("zero_grad of a run drops what was not reduced: after a failure, and of another run's pass") {
   for (const sharding stage : stages)
     run_ranks(2, [&](communicator& ranks) {

@@ -124,7 +124,8 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
     throw usage_error(
         "weft: step: no backward pass has gone through this run since the last step: make the tape with "
         "`tape steps(run)` and call steps.backward(loss) before each step");
-  const index_t micro_batches = joins_ > 0 ? joins_ : o.micro_batches;
+  const index_t micro_batches =
+      batch_weights_.empty() ? o.micro_batches : static_cast<index_t>(batch_weights_.size());
   const double mean = mean_factor(o);
   deliver_gradients();
   require_agreement(micro_batches);
@@ -135,7 +136,10 @@ WEFT_DEFINE void distributed_context::zero_grad() {
   if (!holds_parameters()) return;  // a pipeline before its first step
   deliver_gradients();
   parallel_->drop_gradients();
-  joined_ = joins_ = 0;
+  joined_ = 0;
+  batch_weights_.clear();
+  weigh(1, position_weight_);
+  in_passes_ = false;
   passes_seen_ = backward_passes();
   parallel_->parameters_changed();
 }
@@ -175,7 +179,7 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches)
 WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
-  joins_ = 0;
+  batch_weights_.clear();
   return 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
 }
 
@@ -190,7 +194,7 @@ WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_
 }
 
 WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured) {
-  loss_weight = 1;
+  weigh(1, position_weight_);
   begin_update();
   if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value())))
     update_local(measured.scale);
@@ -201,80 +205,21 @@ WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_m
   return measured.norm;
 }
 
-WEFT_DEFINE void distributed_context::require_recordable() const {
-  const auto require = [](bool holds, const char* what) {
-    if (!holds)
-      refuse<usage_error>({"weft: step: a step with ", what, " cannot be recorded (.graph = true)"});
-  };
-  require(!options_.deterministic, "sums in a fixed order over ranks (.deterministic = true)");
-  require(!hooks() && groups().data().size() == 1, "messages to other ranks");
-  require(!options_.offload_optimizer && !options_.offload_parameters, "offload");
-  require(&engine() == &*where(), "another backend than the device's");
-  require(joined_ == 0, "join()");
-  for (const auto& [name, p] : local_) {
-    require(p->gradient_hooks.empty(), "gradient hooks");
-    require(!p->grad, "gradients of another backward pass");
-  }
-}
-
-WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, const runtime::operands& read,
-                                                        std::span<const random_state> begins,
-                                                        const std::function<tensor_list()>& compute,
-                                                        const step_options& o) {
-  require_recordable();
-  const communication before = communicated();
-  tensor_list parameters;
-  parallel::step_form form{statement, o.clip, loss_scale, loss_weight, recompute_programs};
-  for (const auto& [name, p] : local_) {
-    parameters.push_back(p);
-    form.memory.push_back(p->memory.data());
-  }
-  for (const auto& [name, b] : parallel_->buffers()) form.memory.push_back(b->memory.data());
-  const tensor_list tensors = parallel::described_operands(read, form);
-  parallel::step_graph* g = graphs_.find(form);
-  if (!g) {
-    for (const auto& p : read.held->parameters)
-      if (std::find(parameters.begin(), parameters.end(), p) == parameters.end())
-        refuse<usage_error>({"weft: step: a step with a parameter of shape ", p->extents,
-                             " in a block that the run does not train cannot be recorded (.graph = true)"});
-    g = &graphs_.add(std::make_unique<parallel::step_graph>(*this, form, tensors));
-  }
-  const double mean = mean_factor(o);
-  const auto all = [&] {
-    parallel::step_graph::values v;
-    v.losses = compute();
-    deliver_gradients();
-    const parallel::gradient_measure m = measured(o, mean);
-    v.norm = m.norm.pending();
-    v.scale = m.scale;
-    return v;
-  };
-  parallel::step_graph::values v;
-  if (!g->seal()) {
-    v = g->warm_up(parameters, all);
-  } else {
-    if (!g->is_recorded()) g->record(begins, tensors, parameters, all);
-    v = g->replay(begins, tensors, parameters);
-  }
-  passes_seen_ = backward_passes();
-  return complete_step(v.losses, o, before, [&] {
-    return apply({pending_number(v.norm), v.scale});
-  });
-}
-
-WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& losses, const step_options& o,
-                                                           const communication& before,
+WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& losses,
+                                                           std::span<const double> weights,
+                                                           const step_options& o, const communication& before,
                                                            const std::function<pending_number()>& update) {
   communicator& data = groups().data();
   const index_t own = static_cast<index_t>(losses.size());
-  if (joins_ > 0 && joins_ != own)
-    refuse<usage_error>({"weft: step: join() was called ", joins_, " times for ", own, " micro-batches"});
+  const auto joins = static_cast<index_t>(batch_weights_.size());
+  if (joins > 0 && joins != own)
+    refuse<usage_error>({"weft: step: join() was called ", joins, " times for ", own, " micro-batches"});
   std::vector<double> all(losses.size() * static_cast<std::size_t>(data.size()));  // of all ranks
-  const index_t count = joined_ > 0 ? joined_ : static_cast<index_t>(all.size());
-  const double weight = loss_weight;
+  const index_t count = counted(static_cast<index_t>(all.size()));
   const auto read = [&](const recycled_vector<double>& numbers) {
     for (index_t j = 0; j < own; ++j)
-      all[static_cast<std::size_t>(micro_batch(j, own))] = weight * numbers[static_cast<std::size_t>(j)];
+      all[static_cast<std::size_t>(micro_batch(j, own))] =
+          weights[static_cast<std::size_t>(j)] * numbers[static_cast<std::size_t>(j)];
     if (data.size() > 1) data.all_reduce(std::span(all), reduction::sum, in_step("losses")).wait();
     return mean_of(all, count, o);
   };
@@ -309,9 +254,9 @@ WEFT_DEFINE double distributed_context::gradient_inf_norm() {
 WEFT_DEFINE int distributed_context::join(bool has_batch) {
   std::vector<std::int32_t> having{has_batch};
   groups().data().all_reduce(having, reduction::sum, in_step("join")).wait();
-  loss_weight = has_batch || having[0] == 0 ? 1 : 0;
+  weigh(has_batch || having[0] == 0 ? 1 : 0, position_weight_);
+  batch_weights_.push_back(batch_weight_);
   joined_ += options_.local_steps > 1 ? static_cast<int>(has_batch) : having[0];
-  ++joins_;
   return having[0];
 }
 

@@ -112,7 +112,7 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   began_ = of_step.begin();
   of_step.set_times(times.subspan(2 * static_cast<std::size_t>(all.rank()), 2));
   all.all_reduce(std::span(figures), reduction::sum, control("losses")).wait();
-  step_result r = mean_of(losses, static_cast<index_t>(losses.size()), o);
+  step_result r = mean_of(losses, counted(static_cast<index_t>(losses.size())), o);
   r.bubble_fraction = parallel::detail::idle_fraction(times);
   if (schedule_.flush) r.norm = distributed_context::step(o);
   else r.norm = std::numeric_limits<double>::quiet_NaN(), end_step();

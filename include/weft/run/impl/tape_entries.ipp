@@ -62,6 +62,7 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
   n.weight = weight;
   n.numbers = std::move(o.numbers);
   n.result = outputs[0];
+  n.loss_weight = context_->loss_weight;
   n.recomputes =
       entries_.size() < static_cast<std::size_t>(context_->recompute_programs) && outputs.size() > 1;
   if (!n.recomputes) n.saved.assign(outputs.begin() + 1, outputs.end());

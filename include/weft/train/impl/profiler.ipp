@@ -162,6 +162,7 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     open.push_back({generation_, std::move(text), next, is_op, recomputes, now()});
   }
   void close() {
+    if (open_ranges().empty()) return;  // begun by another thread
     const std::int64_t size = now() - open_ranges().back().begin;
     const open_range r = std::move(open_ranges().back());
     open_ranges().pop_back();
