@@ -2,6 +2,8 @@
 // Devices that several threads ask for at once, before anything in the process has opened one.
 #include <doctest/doctest.h>
 
+#if WEFT_WITH_OPENCL
+
 #include <vector>
 
 #include <weft/comm/threads.hpp>
@@ -29,3 +31,4 @@ TEST_CASE("threads that open a device at once get the same one") {
     CHECK(values[r] == std::vector<float>(3, static_cast<float>(r + 1)));
   }
 }
+#endif
