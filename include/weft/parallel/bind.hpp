@@ -77,14 +77,14 @@ class bound_run : public Context {
     const auto before = this->communicated();
     tensor_list losses;
     recycled_vector<double> weights;
-    this->begin_step();
+    this->begin_passes();
     for (index_t j = 0; j < micro_batches; ++j) {
       begin_batch(j, micro_batches);
       losses.push_back(differentiated([&] { return loss(j); }, j + 1 == micro_batches));
       weights.push_back(this->loss_weight);
     }
     const step_result r = this->complete_step(losses, {weights.data(), weights.size()}, o, before);
-    this->end_of_passes();
+    this->end_passes();
     return r;
   }
 

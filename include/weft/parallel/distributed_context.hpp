@@ -176,12 +176,12 @@ class distributed_context : public context {
   static void free_elements(const std::string& name, tensor_state& t);
 
   static void check(const step_options& o);
-  /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_of_passes().
-  void begin_step() {
+  /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_passes().
+  void begin_passes() {
     if (std::exchange(in_passes_, true)) zero_grad();
     in_passes_ = true;
   }
-  void end_of_passes() { in_passes_ = false; }
+  void end_passes() { in_passes_ = false; }
 
   /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
   void weigh(double batch, double positions) {
