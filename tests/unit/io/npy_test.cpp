@@ -6,8 +6,8 @@
 #include <weft/io/tensor_files.hpp>
 #include <weft/weft.hpp>
 
-#include "memory_file.hpp"
-#include "numbers.hpp"
+#include "../../memory_file.hpp"
+#include "../../numbers.hpp"
 
 using namespace weft;
 

@@ -4,8 +4,8 @@
 #include <weft/io/inflate.hpp>
 #include <weft/io/zip.hpp>
 
-#include "memory_file.hpp"
-#include "numbers.hpp"
+#include "../../memory_file.hpp"
+#include "../../numbers.hpp"
 
 using namespace weft;
 using namespace std::string_literals;
