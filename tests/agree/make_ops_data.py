@@ -48,6 +48,18 @@ class family:
         for k, v in out.items():
             self.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
 
+    def steps(self, name, make, start, gradients):
+        """What the optimizer make([parameter]) makes of `start` with one gradient after the other."""
+        p = torch.nn.Parameter(start.clone())
+        optimizer, ends = make([p]), []
+        for g in gradients:
+            p.grad = g.clone()
+            optimizer.step()
+            ends.append(p.detach().clone())
+        number = self.counts[name] = self.counts.get(name, -1) + 1
+        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
+            self.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+
     def save(self, name):
         save_file(self.tensors, here / f"{name}.safetensors")
 
@@ -224,16 +236,7 @@ optimizers = {
 for name, make in optimizers.items():
     for size in (1, 13, 60, 129):
         start, gradients = torch.randn(size), torch.randn(5, size)
-        p = torch.nn.Parameter(start.clone())
-        optimizer = make([p])
-        ends = []
-        for g in gradients:
-            p.grad = g.clone()
-            optimizer.step()
-            ends.append(p.detach().clone())
-        number = ops.counts[name] = ops.counts.get(name, -1) + 1
-        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
-            ops.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+        ops.steps(name, make, start, gradients)
 for limit in (0.0, 0.5, 100.0):
     g = torch.randn(7, 3)
     p = torch.nn.Parameter(torch.zeros(7, 3))
@@ -324,15 +327,7 @@ for name, make in {
         "adagrad_decay": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.3, weight_decay=0.1, initial_accumulator_value=0.2)}.items():
     for size in (1, 13, 60, 129):
         start, gradients = torch.randn(size), torch.randn(5, size)
-        p = torch.nn.Parameter(start.clone())
-        optimizer, ends = make([p]), []
-        for g in gradients:
-            p.grad = g.clone()
-            optimizer.step()
-            ends.append(p.detach().clone())
-        number = ops.counts[name] = ops.counts.get(name, -1) + 1
-        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
-            ops.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+        ops.steps(name, make, start, gradients)
 for name, make in {"schedule_linear": lambda o: torch.optim.lr_scheduler.LinearLR(o, start_factor=1, end_factor=0.1, total_iters=15),
                    "schedule_final": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=19, eta_min=0.03)}.items():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
@@ -463,15 +458,7 @@ for name, options in {"muon": {}, "muon_plain": dict(nesterov=False, ns_steps=3,
                       "muon_rms": dict(adjust_lr_fn="match_rms_adamw")}.items():
     for rows, columns in (1, 1), (5, 7), (13, 4), (19, 23), (1, 9):
         start, gradients = torch.randn(rows, columns), torch.randn(3, rows, columns)
-        p = torch.nn.Parameter(start.clone())
-        optimizer, ends = torch.optim.Muon([p], lr=0.02, **options), []
-        for g in gradients:
-            p.grad = g.clone()
-            optimizer.step()
-            ends.append(p.detach().clone())
-        number = ops.counts[name] = ops.counts.get(name, -1) + 1
-        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
-            ops.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+        ops.steps(name, lambda p: torch.optim.Muon(p, lr=0.02, **options), start, gradients)
 torch.Tensor.bfloat16 = in_bfloat16
 for name, options in {"lbfgs": dict(lr=0.3, max_iter=6), "lbfgs_search": dict(max_iter=8, line_search_fn="strong_wolfe"),
                       "lbfgs_short": dict(max_iter=5, max_eval=9, history_size=2, line_search_fn="strong_wolfe")}.items():

@@ -23,25 +23,29 @@ const io::stored_tensors& further_cases() {
   return all;
 }
 
+template <class Extents>
 struct one_parameter {
-  parameter<order1> weight;
+  parameter<Extents> weight;
 };
 
-template <class Optimizer>
-void steps_of(const char* name, const Optimizer& fresh, const io::stored_tensors& from = cases()) {
+/// Steps with one of the gradients [steps, ...] each, compared after every one.
+template <class Extents = order1, class Optimizer>
+void steps_of(const char* name, const Optimizer& fresh, const io::stored_tensors& from = cases(),
+              double tolerance = 1e-5) {
+  using all_steps = std::conditional_t<Extents::order == 1, order2, order3>;
   for_each_case(from, name, [&](const stored_case& c) {
-    one_parameter model{c.variable<float, order1>("start")};
-    const auto gradients = c.stored<float, order2>("gradients");
-    tensor<float, order2> ends(gradients.extents());
+    one_parameter<Extents> model{c.variable<float, Extents>("start")};
+    const auto gradients = c.stored<float, all_steps>("gradients");
+    tensor<float, all_steps> ends(gradients.extents());
     std::vector<float> all;
     Optimizer optimizer = fresh;
-    for (index_t step = 0; step < 5; ++step) {
-      model.weight.state()->grad = eval(reshape<dyn>(slice<0>(gradients, step, step + 1))).state();
+    for (index_t step = 0; step < gradients.extent(0); ++step) {
+      model.weight.state()->grad = eval(gradients[step]).state();
       optimizer.step(model);
       for (float x : model.weight.to_vector()) all.push_back(x);
     }
     ends.copy_from(all);
-    c.same(*ends.state(), "y", 1e-5, 0.1);
+    c.same(*ends.state(), "y", tolerance, 0.1);
   });
 }
 
@@ -71,29 +75,12 @@ TEST_CASE("RMSprop and Adagrad") {
 }
 
 TEST_CASE("Muon: matrices that are tall, wide and of one element") {
-  struct one_matrix {
-    parameter<order2> weight;
-  };
-  const auto steps_of_matrix = [](const char* name, const muon& fresh) {
-    for_each_case(further_cases(), name, [&](const stored_case& c) {
-      one_matrix model{c.variable<float, order2>("start")};
-      const auto gradients = c.stored<float, order3>("gradients");
-      tensor<float, order3> ends(gradients.extents());
-      std::vector<float> all;
-      muon optimizer = fresh;
-      for (index_t step = 0; step < 3; ++step) {
-        model.weight.state()->grad = eval(gradients[step]).state();
-        optimizer.step(model);
-        for (float x : model.weight.to_vector()) all.push_back(x);
-      }
-      ends.copy_from(all);
-      c.same(*ends.state(), "y", 1e-4, 0.1);
-    });
-  };
-  steps_of_matrix("muon", {.lr = 0.02});
-  steps_of_matrix("muon_plain",
-                  {.lr = 0.02, .weight_decay = 0, .momentum = 0.8, .nesterov = false, .ns_steps = 3});
-  steps_of_matrix("muon_rms", {.lr = 0.02, .adjust_lr = muon::adjustment::match_rms_adamw});
+  steps_of<order2>("muon", muon{.lr = 0.02}, further_cases(), 1e-4);
+  steps_of<order2>("muon_plain",
+                   muon{.lr = 0.02, .weight_decay = 0, .momentum = 0.8, .nesterov = false, .ns_steps = 3},
+                   further_cases(), 1e-4);
+  steps_of<order2>("muon_rms", muon{.lr = 0.02, .adjust_lr = muon::adjustment::match_rms_adamw},
+                   further_cases(), 1e-4);
 }
 
 TEST_CASE("L-BFGS: parameters, losses and the number of evaluations") {
@@ -136,11 +123,8 @@ TEST_CASE("L-BFGS: parameters, losses and the number of evaluations") {
 }
 
 TEST_CASE("clipping by norm") {
-  struct one_matrix {
-    parameter<order2> weight;
-  };
   for_each_case(cases(), "clip_grad_norm", [](const stored_case& c) {
-    one_matrix model{parameter<order2>(zeros<float>(order2{7, 3}))};
+    one_parameter<order2> model{parameter<order2>(zeros<float>(order2{7, 3}))};
     model.weight.state()->grad = c.stored<float, order2>("gradient").state();
     const double norm = clip_grad_norm(model, static_cast<double>(c.stored<float, order0>("limit").item()));
     CHECK(norm == doctest::Approx(c.stored<float, order0>("norm").item()).epsilon(1e-6));

@@ -45,7 +45,7 @@ struct lbfgs {
   double curvature = 1;  // the scale of the first estimate of a direction
   std::shared_ptr<tensor_state> gradient{}, direction{};
   double length = 0;  // along `direction`
-  std::vector<std::weak_ptr<tensor_state>> parameters{};  // whose history it is
+  std::vector<std::weak_ptr<tensor_state>> known_parameters{};  // whose history it is
 
   /// Minimises `function()`, which returns its value as a number after a backward pass that has set the
   /// gradients of `model`; it is called several times. Returns the value before the step. Parameters without
@@ -185,9 +185,9 @@ template <element T>
 double lbfgs::minimize(const state_dict_t& parameters, const std::function<double()>& function, context& c) {
   using vector = tensor<T, extents<dyn>>;
   detail::parameter_vector<T> all(parameters, c);
-  if (gradient && !all.is_of(this->parameters))
+  if (gradient && !all.is_of(known_parameters))
     refuse<value_error>({"weft: lbfgs: the history is of another model: each model has an optimizer"});
-  this->parameters.assign(all.states().begin(), all.states().end());
+  known_parameters.assign(all.states().begin(), all.states().end());
   int evaluations = 0;
   const auto evaluate = [&](double t) {
     ++evaluations;

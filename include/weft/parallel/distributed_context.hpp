@@ -178,7 +178,7 @@ class distributed_context : public context {
   static void check(const step_options& o);
   /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_passes().
   void begin_passes() {
-    if (std::exchange(in_passes_, true)) zero_grad();
+    if (in_passes_) zero_grad();
     in_passes_ = true;
   }
   void end_passes() { in_passes_ = false; }

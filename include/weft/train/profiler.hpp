@@ -27,7 +27,7 @@ struct profiler_options {
   /// Wait for the device after each op, so that its range ends when it is computed. Kernels of GPUs are
   /// otherwise measured until they are queued. Without effect on the CPU, which computes at once.
   bool wait_for_devices = false;
-  std::size_t most_events = std::size_t{1} << 20;  // that a trace holds, of 48 bytes; sums hold all
+  std::size_t most_events = std::size_t{1} << 20;  // that a trace holds, of 24 bytes; sums hold all
 };
 
 /// All ranges of one name.

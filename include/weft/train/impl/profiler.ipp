@@ -54,14 +54,12 @@ struct thread_log {
 struct profile {
   mutable std::mutex lock;
   std::vector<std::shared_ptr<thread_log>> logs;
-  std::atomic<std::uint64_t> events{0};
   profiler_clock::time_point started = profiler_clock::now(), stopped{};
   std::atomic<bool> is_on{true};
 
   void clear() {
     const std::lock_guard guard(lock);
     logs.clear();
-    events = 0;
     started = profiler_clock::now();
   }
   profiler_clock::duration elapsed() const { return (is_on ? profiler_clock::now() : stopped) - started; }
@@ -96,6 +94,7 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     {
       const std::lock_guard guard(lock_);
       profile_ = std::move(to);
+      events_ = 0;
       ++generation_;
     }
     next_ = set_range_sink(this);
@@ -105,12 +104,17 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     runtime::detail::steps_go_to = nullptr;
     range_sink* self = this;
     ranges_go_to.compare_exchange_strong(self, next_);
+    {
+      const std::lock_guard guard(lock_);
+      profile_.reset();
+    }
     is_on_ = false;
   }
   /// Ranges that are open count for nothing.
   void clear() {
     const std::lock_guard guard(lock_);
     ++generation_;
+    events_ = 0;
     profile_->clear();
   }
 
@@ -173,19 +177,19 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
   }
   /// Appends to the log of this thread.
   void record(const open_range& r, std::int64_t size) {
-    thread_local std::shared_ptr<thread_log> own;
-    thread_local std::shared_ptr<profile> of;
+    thread_local std::weak_ptr<thread_log> own;  // of the profile
     thread_local std::uint64_t at = 0;
     if (at != generation_) {
       const std::lock_guard guard(lock_);
-      if (r.generation != generation_) return;
+      if (!profile_ || r.generation != generation_) return;
       const std::lock_guard profile_guard(profile_->lock);
-      own = std::make_shared<thread_log>(static_cast<int>(profile_->logs.size()));
-      profile_->logs.push_back(own);
-      of = profile_;
+      own =
+          profile_->logs.emplace_back(std::make_shared<thread_log>(static_cast<int>(profile_->logs.size())));
       at = generation_;
     }
-    thread_log& log = *own;
+    const std::shared_ptr<thread_log> alive = own.lock();
+    if (!alive) return;
+    thread_log& log = *alive;
     const std::lock_guard guard(log.lock);
     const auto [found, is_new] = log.numbers.try_emplace(r.text.name, log.names.size());
     if (is_new) {
@@ -201,11 +205,11 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     s.operations += r.text.operations;
     if (r.recomputes) s.recomputed += r.text.operations;
     s.is_op = r.is_op;
-    if (of->events.fetch_add(1) < most_events_) log.events.push_back({found->second, r.begin, size});
+    if (events_.fetch_add(1) < most_events_) log.events.push_back({found->second, r.begin, size});
   }
 
   std::atomic<bool> is_on_{false}, waits_{false};
-  std::atomic<std::uint64_t> most_events_{0}, generation_{0};  // of starts and clears
+  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // of starts and clears
   std::atomic<range_sink*> next_{nullptr};
   std::mutex lock_;
   std::shared_ptr<profile> profile_;
