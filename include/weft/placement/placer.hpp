@@ -4,7 +4,8 @@
 // The graph of forward and backward is placed as one: collectives follow from where placements change and are
 // not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the
 // walk starts again there. Whole values beside divided ones are cut: in backward always, in forward only
-// parameters and data, since a value computed whole there is a layer that someone forgot to divide.
+// parameters, data and rows of tables, since another value computed whole there is a layer that someone forgot
+// to divide.
 #pragma once
 
 #include <weft/placement/finding.hpp>
@@ -278,7 +279,9 @@ class placer {
     const node& n = g_[i];
     if (!n.needs_gradient) return true;
     if (n.op == &info_of<op::leaf>) return n.role == leaf_role::parameter;
-    if (n.op->kind != op::op_kind::elementwise && n.op->kind != op::op_kind::view) return false;
+    const op::op_kind kind = n.op->kind;
+    const bool rows = n.op == &info_of<op::index_select>;  // as of a table of positions
+    if (kind != op::op_kind::elementwise && kind != op::op_kind::view && !rows) return false;
     for (int k = 0; k < n.operands; ++k)
       if (!is_given(n.operand[k])) return false;
     return true;

@@ -8,12 +8,12 @@
 namespace training {
 
 /// Three steps of four micro-batches; all ranks must find the same.
-template <class Plan>
+template <class Plan, class Model = divided_model::net>
 outcome train_layers(const mesh_sizes& sizes) {
   constexpr index_t total = 4;
   std::vector<outcome> all(static_cast<std::size_t>(sizes.ranks()));
   run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
-    auto model = divided_model::net::create(4);
+    auto model = Model::create(4);
     initialize(model, 5);
     sgd optimizer{.lr = 0.1, .momentum = 0.9};  // adamw divides rounding by itself where gradients are zero
     auto run = bind<Plan>(model, optimizer, ranks, sizes);

@@ -31,6 +31,35 @@ TEST_CASE("one rank of the axis computes the bits of a program that divides noth
 namespace {
 using divided_model::B, divided_model::C, divided_model::T;
 
+/// Looks positions up in their table, which is not divided: of all sequences, or of each one.
+template <bool Each>
+struct positions_looked_up {
+  divided_model::net all;
+  static positions_looked_up create(std::size_t blocks) { return {divided_model::net::create(blocks)}; }
+  auto operator()(expression auto tokens) const {
+    using places = std::conditional_t<Each, extents<B, T>, extents<T>>;
+    const auto at = generate<std::int32_t>(places{}, [](index_t i) { return (i + i / T) % T; });
+    const auto x = all.words(tokens) + tanh(all.positions(at));
+    return matmul(all.last(all.h(x)), transpose(all.words.weight));
+  }
+};
+}  // namespace
+
+TEST_CASE("rows of a whole table are cut into the positions of a rank, and their gradients summed") {
+  const auto check = [](auto model) {
+    using net = decltype(model);
+    const outcome one = train_layers<policy<strategy::mesh<dp>>, net>({});
+    for (const mesh_sizes& sizes : {mesh_sizes{.tp = 2}, mesh_sizes{.tp = 3}, mesh_sizes{.dp = 2, .tp = 2}}) {
+      INFO(to_string(sizes));
+      check_same_training(train_layers<plan, net>(sizes), one);
+    }
+  };
+  check(positions_looked_up<false>{});
+  check(positions_looked_up<true>{});
+}
+
+namespace {
+
 /// The values of a tape of two programs, the gradient of their operand, and that of the value between them.
 struct between {
   std::vector<float> value, gradient, middle;
