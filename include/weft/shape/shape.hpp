@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 
 #include <weft/base/config.hpp>
@@ -23,6 +24,7 @@ inline constexpr int max_order = 6;
 struct shape;
 namespace detail {
 [[noreturn, gnu::cold]] void refuse_size(const shape& s);
+[[noreturn, gnu::cold]] void refuse_order(int order, std::size_t extents);
 
 /// a * b into `product`; false if it overflows.
 constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
@@ -30,10 +32,19 @@ constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
 }
 }  // namespace detail
 
-/// Number of dims, `order`, and the extent of each.
+/// Number of dims, `order`, and the extent of each: shape{2, {32, 784}}.
 struct shape {
   int order = 0;
   index_t extent[max_order]{};
+
+  constexpr shape() = default;
+  /// Extents that are not given are 0. Throws shape_error if there are more than `dims` of them, or than
+  /// max_order. A constructor, lest shape{32, 784} or tensor({32, 784}) be 32 dims.
+  constexpr shape(int dims, std::initializer_list<index_t> given) : order(dims) {
+    if (dims > max_order || static_cast<int>(given.size()) > dims) detail::refuse_order(dims, given.size());
+    int i = 0;
+    for (const index_t e : given) extent[i++] = e;
+  }
 
   constexpr bool operator==(const shape&) const = default;
   constexpr index_t operator[](int dim) const { return extent[dim]; }

@@ -25,6 +25,24 @@ TEST_CASE("extents: a number that is not the static one is an error that says wh
   CHECK_THROWS_AS((extents<dyn>{-1}), shape_error);
 }
 
+namespace {
+template <class S>
+concept from_numbers = requires { S{2, 7}; };
+static_assert(!from_numbers<shape>);  // would be 2 dims of extents 7 and 0
+}  // namespace
+
+TEST_CASE("shape: extents in braces, as many as dims at most") {
+  static_assert(shape{2, {3, 4}} == [] {
+    shape s;
+    s.append(3);
+    s.append(4);
+    return s;
+  }());
+  CHECK(shape{2, {3}} == shape{2, {3, 0}});
+  for (const int dims : {-1, 0, 1, max_order + 1})
+    CHECK_THROWS_WITH_AS((shape{dims, {3, 4}}), doctest::Contains("dims with 2 extents"), shape_error);
+}
+
 TEST_CASE("symbols: unifying two emits one check and makes them one") {
   symbol_table t;
   const index_t a = t.leaf_extent(0, 0), b = t.leaf_extent(1, 0);

@@ -22,6 +22,11 @@ WEFT_DEFINE void refuse_size(const shape& s) {
   refuse<shape_error>({"weft: the number of elements of shape ", s, " does not fit into 64 bits"});
 }
 
+WEFT_DEFINE void refuse_order(int order, std::size_t extents) {
+  refuse<shape_error>({"weft: a shape of ", order, " dims with ", extents, " extents; a tensor has at most ",
+                       max_order, " dims"});
+}
+
 WEFT_DEFINE void refuse_bytes(const shape& s, dtype t) {
   refuse<shape_error>({"weft: the bytes of shape ", s, " and type ", name_of(t), " do not fit into 64 bits"});
 }
