@@ -4,7 +4,7 @@
 //   const symbol_values numbers = resolve_symbols(plan, leaves, sizes);
 #pragma once
 
-#include <string>
+#include <string_view>
 
 #include <weft/lower/plan.hpp>
 #include <weft/shape/placement.hpp>
@@ -62,6 +62,12 @@ struct layer_rank {
 namespace detail {
 symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leaves,
                               const recycled_vector<index_t>& sizes, const layer_rank& at);
+
+/// Throws shape_error for parts of rank `at` that do not fit, `why`; if the whole does not fit either, as
+/// without division.
+[[gnu::cold]] void refuse_parts(const plan_view& p, const tensor_list& leaves,
+                                const recycled_vector<index_t>& sizes, const layer_rank& at,
+                                std::string_view why);
 }  // namespace detail
 
 /// The values of the symbols of a plan, from the shapes of leaves and the given sizes. Throws shape_error,

@@ -142,6 +142,11 @@ TEST_CASE("heads that do not divide are refused on every rank") {
     model.attn.heads = 3;
     sgd optimizer;
     auto run = bind<plan>(model, optimizer, ranks, {.tp = 2});
-    CHECK_THROWS_AS(eval(model.attn(rand<float>(extents<B, T, C>{})), run), shape_error);
+    CHECK_THROWS_WITH_AS(eval(model.attn(rand<float>(extents<B, T, C>{})), run),
+                         doctest::Contains("weft: tensor parallel: 2 ranks cannot divide these layers. Rank"),
+                         shape_error);
+    model.attn.heads = 4;  // wrong on one rank, too
+    CHECK_THROWS_WITH_AS(eval(model.attn(rand<float>(extents<B, T, C>{})), run),
+                         doctest::Contains("weft: unflatten: an operand of shape"), shape_error);
   });
 }

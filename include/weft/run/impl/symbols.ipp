@@ -2,6 +2,8 @@
 // Definitions of <weft/run/symbols.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/run/symbols.hpp>
 
@@ -111,14 +113,31 @@ WEFT_DEFINE symbol_values symbols_of_rank(const plan_view& p, const tensor_list&
   return numbers;
 }
 
+WEFT_DEFINE void refuse_parts(const plan_view& p, const tensor_list& leaves,
+                              const recycled_vector<index_t>& sizes, const layer_rank& at,
+                              std::string_view why) {
+  layer_rank one = at;
+  one.divides_layers(1, 0);
+  (void)symbols_of_rank(p, leaves, sizes, one);
+  why.remove_prefix(std::min(why.size(), std::string_view("weft: ").size()));
+  refuse<shape_error>({"weft: tensor parallel: ", at.ranks, " ranks cannot divide these layers. Rank ", at.rank,
+                       ": ", why, ". A number of heads must be a multiple of the number of ranks"});
+}
+
 }  // namespace detail
 
 WEFT_DEFINE symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
                                           const recycled_vector<index_t>& sizes, const layer_rank& own) {
-  layer_rank other = own;
-  for (other.rank = 0; other.rank < own.ranks; ++other.rank)
-    if (other.rank != own.rank) (void)detail::symbols_of_rank(p, leaves, sizes, other);
-  return detail::symbols_of_rank(p, leaves, sizes, own);
+  layer_rank at = own;
+  try {
+    for (at.rank = 0; at.rank < own.ranks; ++at.rank)
+      if (at.rank != own.rank) (void)detail::symbols_of_rank(p, leaves, sizes, at);
+    at = own;
+    return detail::symbols_of_rank(p, leaves, sizes, own);
+  } catch (const shape_error& e) {
+    if (own.ranks > 1) detail::refuse_parts(p, leaves, sizes, at, e.what());
+    throw;
+  }
 }
 
 }  // namespace runtime
