@@ -51,8 +51,8 @@ struct lbfgs {
   /// gradients of `model`; it is called several times. Returns the value before the step. Parameters without
   /// a gradient stay. `c` is on the device of the model. Throws value_error if a setting is negative or NaN,
   /// the parameters are not all f32 or all f64, one is sharded, or the history is of another model;
-  /// usage_error if no parameter has a gradient. If `function` throws, the parameters are those that it was
-  /// called with.
+  /// usage_error if no parameter has a gradient. If `function` throws, the parameters are those from which
+  /// the last search began, and the next step starts along the gradient.
   template <class Model, std::invocable Function>
   double step(Model& model, Function function, context& c = default_context()) {
     (void)sizeof(detail::trained_model_law<detail::content_of<Model> != detail::content::none, Model>);
@@ -217,12 +217,18 @@ double lbfgs::minimize(const state_dict_t& parameters, const std::function<doubl
       p.slope = detail::dot(vector(p.gradient), d, c);
       return p;
     };
-    if (line_search) {
-      now = detail::strong_wolfe(now, length, most - evaluations, tolerance_change / longest, evaluate_at);
-      length = now.t;
-      all.set(start, d, length);
-    } else if (i < max_iter) now = evaluate_at(length);
-    else all.set(start, d, length);
+    try {
+      if (line_search) {
+        now = detail::strong_wolfe(now, length, most - evaluations, tolerance_change / longest, evaluate_at);
+        length = now.t;
+        all.set(start, d, length);
+      } else if (i < max_iter) now = evaluate_at(length);
+      else all.set(start, d, length);
+    } catch (...) {  // `function` threw: there is no pair of a step and a change
+      direction = nullptr;
+      all.set(start, d, 0);
+      throw;
+    }
     if (evaluations >= most || longest * length <= tolerance_change ||
         std::abs(now.value - value) < tolerance_change)
       break;
