@@ -233,7 +233,7 @@ class distributed_context : public context {
   void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
 
   /// The ranks that process different data.
-  virtual const communicator& data_ranks() const { return groups().data(); }
+  virtual communicator& data_ranks() const { return groups().data(); }
   /// Completes the gradients of a step.
   virtual void deliver_gradients() {
     if (hooks_) parallel_->deliver_gradients();
@@ -284,7 +284,7 @@ class distributed_context : public context {
   void set_scale() {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
-  comm_options in_step(const std::string& label) const { return groups().labelled(label, true); }
+  comm_options in_step(const std::string& label) const { return {label, options_.timeout, true, steps_}; }
   /// Tensors of which the ranks of `among` hold different ones.
   struct distributed_tensors {
     std::vector<model_tensor> all;

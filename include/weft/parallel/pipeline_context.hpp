@@ -78,7 +78,7 @@ class pipeline_context : public distributed_context {
   /// Computes a statement on the stages. `evaluate` executes a chunk of it. Returns the value on every rank.
   parallel::state_ptr eval(const chunk_function& evaluate);
 
-  const communicator& data_ranks() const override { return *data_; }
+  communicator& data_ranks() const override { return *data_; }
   communication communicated() const override;
   void deliver_gradients() override;
   bool counts(const tensor_state& local) const override;

@@ -37,3 +37,54 @@ TEST_CASE("positions divided on the stages of a pipeline") {
   trains_as_one_rank<policy<strategy::mesh<pp<>, dp, cp<>>>>(one, {.pp = 2, .cp = 2});
   trains_as_one_rank<policy<strategy::mesh<pp<>, dp, cp<>>>>(one, {.pp = 2, .dp = 2, .cp = 2});
 }
+
+namespace {
+/// The loss and norm of a step of three batches: of `m` for each rank that processes other data, the second
+/// of which has one, and says so before the step or, with `in_loss`, in it.
+template <class Plan>
+std::pair<double, double> joined_step(communicator& ranks, const mesh_sizes& n, index_t m, bool in_loss) {
+  auto model = gpt2::model<>::create(small);
+  initialize(model, 3);
+  sgd optimizer{.lr = 0.1};
+  auto run = bind<Plan>(model, optimizer, ranks, n);
+  const int at = n.coordinate(ranks.rank(), mesh_axis::dp);
+  const index_t first = at == 0 ? 0 : 2, own = n.dp == 1 ? 3 : 2 - at;
+  const auto loss = [&](index_t j) {
+    const auto has_batch = [&](index_t b) { return b < own; };
+    if (in_loss) run.join(has_batch(j));
+    const index_t number = first + std::min(j, own - 1);
+    const tokens x = batch(number, 0), y = batch(number, 1);
+    if constexpr (requires { run.part_of_context(length); }) {
+      const context_part part = run.part_of_context(length);
+      return model.loss(part.of(x), part.of(y), part.positions());
+    } else {
+      return model.loss(x, y, length);
+    }
+  };
+  if constexpr (requires { run.prepare(loss(0), m); })
+    if (!in_loss) run.prepare(loss(0), m);
+  for (index_t j = 0; j < m && !in_loss && n.dp > 1; ++j) run.join(j < own);
+  const step_result r = run.step(m, loss);
+  return {r.loss, static_cast<double>(r.norm)};
+}
+}  // namespace
+
+TEST_CASE("join: a data rank with fewer batches, where others divide positions and stages") {
+  std::pair<double, double> one;
+  run_ranks(1, [&](communicator& ranks) {
+    one = joined_step<policy<strategy::mesh<dp>>>(ranks, {}, 3, false);
+  });
+  const auto check = [&]<class Plan>(Plan, const mesh_sizes& n, bool in_loss) {
+    INFO(to_string(n) << (in_loss ? ", in the loss" : ""));
+    run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
+      const auto [loss, norm] = joined_step<Plan>(ranks, n, 2, in_loss);
+      CHECK(loss == doctest::Approx(one.first));
+      CHECK(norm == doctest::Approx(one.second).epsilon(1e-4));
+    });
+  };
+  for (const bool in_loss : {false, true}) {
+    check(policy<strategy::mesh<dp, cp<>>>(), {.dp = 2, .cp = 2}, in_loss);
+    check(policy<strategy::mesh<pp<>, dp, cp<>>>(), {.pp = 2, .dp = 2}, in_loss);
+    check(policy<strategy::mesh<pp<>, dp, cp<>>>(), {.pp = 2, .dp = 2, .cp = 2}, in_loss);
+  }
+}

@@ -253,7 +253,7 @@ WEFT_DEFINE double distributed_context::gradient_inf_norm() {
 
 WEFT_DEFINE int distributed_context::join(bool has_batch) {
   std::vector<std::int32_t> having{has_batch};
-  groups().data().all_reduce(having, reduction::sum, in_step("join")).wait();
+  data_ranks().all_reduce(having, reduction::sum, in_step("join")).wait();
   weigh(has_batch || having[0] == 0 ? 1 : 0, position_weight_);
   batch_weights_.push_back(batch_weight_);
   joined_ += options_.local_steps > 1 ? static_cast<int>(has_batch) : having[0];
