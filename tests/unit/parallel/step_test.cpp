@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A training step in one call against the loop by hand: the same bits, the same calls of the loss.
 #include <stdexcept>
+#include <thread>
 
 #include <weft/nn/clone.hpp>
 
+#include "../../late_communicator.hpp"
 #include "training.hpp"
 
 using namespace training;
@@ -177,6 +179,33 @@ TEST_CASE("a model has its trained parameters when its run ends") {
         CHECK(elements_of(named_parameters(trained)) == expected);
       }
     });
+}
+
+TEST_CASE("parameters whose new rows have not arrived when their run ends are not read") {
+  run_ranks(2, [&](communicator& all) {
+    test::late_communicator ranks(all);  // the rows that a step sends are under way until somebody waits
+    const device where = one_thread();
+    net model = net::create(where);
+    initialize(model, 5);
+    sgd optimizer{.lr = 0.1};
+    {
+      auto run = bind<>(model, optimizer, ranks, {.divide = sharding::optimizer});
+      const auto loss = [&](index_t) {
+        return cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1));
+      };
+      run.step(1, loss);
+      if (all.rank() == 0) all.abort("rank 0 gives up");
+      while (!all.failure()) std::this_thread::yield();
+    }
+    int lost = 0;
+    for (const auto& [name, p] : named_parameters(model)) try {
+        (void)elements_of({{name, p}});
+      } catch (const comm_error& e) {
+        ++lost;
+        CHECK(std::string(e.what()).find("weft: parameter " + name + " is out of date") == 0);
+      }
+    CHECK(lost > 0);
+  });
 }
 
 TEST_CASE("step(m, loss): what is wrong is said, and nothing has changed") {
