@@ -5,6 +5,7 @@
 //   read_shared({file, at, whole_box(extents), {}, "h.0.weight"}, own_rows, *local);
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,8 @@ struct box_in_file {
   box where{};
   /// Of its blocks; a single one may be of all bytes together. Empty: nothing is checked.
   std::vector<std::uint64_t> sums{};
-  std::string name{};  // of the tensor, for errors
+  std::string name{};           // of the tensor, for errors
+  std::optional<dtype> type{};  // of its elements, if not that of the tensor in memory; both are floating
 };
 
 namespace detail {
@@ -79,8 +81,8 @@ class tensor_writer {
 
 /// Sets the elements of `to`, in which the box `wanted` of a tensor is, to those that are also in `from`.
 /// Throws io_error, naming file and tensor, if a checksum is wrong or a bool other than 0 and 1; elements
-/// before it have been set then. `to` is of the type in the file. Reads and allocates at most 1 MiB at a
-/// time, or the whole of `from` if one checksum covers more.
+/// before it have been set then. Reads at most 1 MiB at a time, or the whole of `from` if one checksum covers
+/// more, and allocates as much; twice as much for elements that are converted.
 void read_shared(const box_in_file& from, const stored_box& wanted, tensor_state& to);
 
 }  // namespace weft::io

@@ -10,6 +10,8 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,12 @@ stored_tensors parse_safetensors(std::string_view file, const std::string& what)
 /// Reads the tensors of a file that `wanted` accepts; all if it is empty. Throws io_error, naming the file
 /// and the fault.
 stored_tensors read_safetensors(const std::string& path, const name_filter& wanted = {});
+
+/// The files that an index names, such as model.safetensors.index.json of Hugging Face, by path, with the
+/// names of their tensors that `wanted` accepts; files without one are left out. They are in the folder of
+/// the index. Throws io_error if it is invalid.
+std::map<std::string, std::set<std::string>> indexed_files(const std::string& path,
+                                                           const name_filter& wanted);
 
 namespace detail {
 

@@ -9,7 +9,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,16 @@ struct stored_tensors {
   std::map<std::string, std::string> metadata{};
   /// Tensors of the file that cannot be read, most because weft has no type for them, by name: why.
   std::map<std::string, std::string> others{};
+};
+
+/// How `save` of tensor_files.hpp and save_weights write tensors.
+struct save_options {
+  std::optional<dtype> as{};  // the floating dtype that floating tensors are written in; by default their own
+};
+/// How `load` and load_weights read tensors.
+struct load_options {
+  bool convert = false;  // floating dtypes of the file into those of the tensors, rounded to nearest
+  std::string prefix{};  // of the names in the file, such as "model." in a checkpoint
 };
 
 /// Whether a tensor of this name is to be read.
@@ -70,15 +82,15 @@ using named_tensors = std::vector<std::pair<std::string, std::shared_ptr<tensor_
 
 namespace detail {
 template <class From, class To>
-void convert_elements(const stored_tensor& from, stored_tensor& to) {
-  const std::size_t count = from.bytes.size() / sizeof(From);
-  to.bytes.resize(count * sizeof(To));
+void convert_elements(std::string_view from, std::vector<char>& to) {
+  const std::size_t count = from.size() / sizeof(From);
+  to.resize(count * sizeof(To));
   for (std::size_t i = 0; i < count; ++i) {
     From x;
-    std::memcpy(&x, from.bytes.data() + i * sizeof(From), sizeof(From));
+    std::memcpy(&x, from.data() + i * sizeof(From), sizeof(From));
     using wide = std::conditional_t<std::is_same_v<To, double>, double, float>;
     const To y = static_cast<To>(static_cast<wide>(x));
-    std::memcpy(to.bytes.data() + i * sizeof(To), &y, sizeof(To));
+    std::memcpy(to.data() + i * sizeof(To), &y, sizeof(To));
   }
 }
 /// Calls f(T{}) with the floating element type `t`.
@@ -94,9 +106,12 @@ void with_floating(dtype t, F f) {
 }
 }  // namespace detail
 
-/// `from` in the dtype `type`, rounded to nearest (f64 to bf16 and f16 by way of f32). Both dtypes are
-/// floating.
-stored_tensor converted(const stored_tensor& from, dtype type);
+/// Elements of dtype `from` in the dtype `to`, rounded to nearest (f64 to bf16 and f16 by way of f32). Both
+/// dtypes are floating.
+std::vector<char> converted(std::string_view elements, dtype from, dtype to);
+inline stored_tensor converted(const stored_tensor& from, dtype type) {
+  return {type, from.extents, converted({from.bytes.data(), from.bytes.size()}, from.type, type)};
+}
 
 }  // namespace weft::io
 

@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <weft/io/stored_tensor.hpp>
@@ -32,16 +31,6 @@ file_format format_of(const std::string& path);
 /// .npy file has the name "". An index, as Hugging Face's, says by "weight_map" which file of its folder has
 /// which tensor; its "metadata" is not read. Throws io_error, naming the file and the fault.
 stored_tensors read_tensors(const std::string& path, const name_filter& wanted = {});
-
-/// How `save` writes tensors.
-struct save_options {
-  std::optional<dtype> as{};  // the floating dtype that floating tensors are written in; by default their own
-};
-/// How `load` reads tensors.
-struct load_options {
-  bool convert = false;  // floating dtypes of the file into those of the tensors, rounded to nearest
-  std::string prefix{};  // of the names in the file, such as "model." in a checkpoint
-};
 
 /// Writes named tensors, such as a state_dict, to a file, replacing an existing one atomically: to a .npz
 /// file if `path` ends so, else to a safetensors file. NumPy, or torch and safetensors, read it. Throws

@@ -4,8 +4,8 @@
 // The graph of forward and backward is placed as one: collectives follow from where placements change and are
 // not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the
 // walk starts again there. Whole values beside divided ones are cut: in backward always, in forward only
-// parameters, data and rows of tables, since another value computed whole there is a layer that someone forgot
-// to divide.
+// parameters, data and rows of tables, since another value computed whole there is a layer that someone
+// forgot to divide.
 #pragma once
 
 #include <weft/placement/finding.hpp>

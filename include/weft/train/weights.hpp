@@ -5,11 +5,13 @@
 //   auto model = gpt::create(config, where.deferred());
 //   auto run = bind<plan>(model, optimizer, ranks);
 //   load_weights("model.safetensors", run);
+//   load_weights("llama/model.safetensors.index.json", run, {.convert = true});  // several files, of bf16
 //   ...
 //   save_weights("trained.safetensors", run);
 #pragma once
 
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,16 +34,22 @@ struct tensor_in_file {
   io::box_in_file from;
 };
 
-/// Where the tensors of a run are in a file. Throws io_error, naming file and tensor, if one is not there or
-/// has another type or shape.
-std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header, const io::input_file& file,
-                                            const std::vector<held_tensor>& held);
+/// The files of weights at `path`: one, or those of an index with tensors of a run.
+std::deque<io::input_file> weight_files(const std::string& path, const std::vector<held_tensor>& held,
+                                        const io::load_options& options);
+
+/// Where the tensors of a run are in files of weights. Throws io_error, naming file and tensor, if one is not
+/// there, or has another shape, or another type that `options` does not convert.
+std::vector<tensor_in_file> tensors_in_files(const std::string& path, const std::deque<io::input_file>& files,
+                                             const std::vector<held_tensor>& held,
+                                             const io::load_options& options);
 
 /// Writes the tensors of a run to one file of rank 0 of the owners: in slabs of at most 1 MiB, of which each
 /// owner sends what it holds.
 class weights_writer {
  public:
-  weights_writer(std::string path, communicator& owners, std::vector<held_tensor> held, comm_options o);
+  weights_writer(std::string path, communicator& owners, std::vector<held_tensor> held,
+                 const io::save_options& as, comm_options o);
 
   /// Throws io_error on rank 0 if the file cannot be written.
   void open(io::file_calls& calls);
@@ -85,34 +93,35 @@ class weights_writer {
 /// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
 /// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. The run's time-out must
 /// be longer than this takes. `calls` are replaced in tests. Throws io_error on all ranks if it cannot be
-/// written. Collective.
+/// written, or `options.as` is no floating dtype. Collective.
 template <class Run>
-void save_weights(const std::string& path, Run& run, io::file_calls& calls = io::system_calls()) {
+void save_weights(const std::string& path, Run& run, io::save_options options = {},
+                  io::file_calls& calls = io::system_calls()) {
   const comm_options o = run.groups().labelled("weights", true);
   std::optional<detail::weights_writer> writer;
   on_all_ranks(run.ranks(), o, [&] {
     if (!run.groups().is_first_copy()) return;
-    writer.emplace(path, run.groups().owners(), run.held_tensors(), o);
+    writer.emplace(path, run.groups().owners(), run.held_tensors(), options, o);
     writer->open(calls);
   });
   const std::string failure = detail::agree(run.ranks(), writer ? writer->write() : "", o);
   if (!failure.empty()) throw io_error(failure);
 }
 
-/// Sets parameters and buffers of a bound model from the file, which may hold more and must be readable by
-/// all ranks. A rank reads the boxes that it holds, through a buffer of 1 MiB. Throws io_error on all ranks,
-/// with nothing changed, if a tensor is missing or has another type or shape. Collective.
+/// Sets parameters and buffers of a bound model from a safetensors file, or the files of an index *.json,
+/// which may hold more and must be readable by all ranks. A rank reads the boxes that it holds, through a
+/// buffer of 1 MiB, and one more if elements are converted. Throws io_error on all ranks, with nothing
+/// changed, if a tensor is missing, or has another shape, or another type that `options` does not convert.
+/// Collective.
 template <class Run>
-void load_weights(const std::string& path, Run& run) {
+void load_weights(const std::string& path, Run& run, const io::load_options& options = {}) {
   const comm_options o = run.groups().labelled("weights", true);
   const std::vector<held_tensor> held = run.held_tensors();
+  std::deque<io::input_file> files;
   std::vector<detail::tensor_in_file> wanted;
-  std::optional<io::input_file> file;
   on_all_ranks(run.ranks(), o, [&] {
-    file.emplace(path);
-    const io::safetensors_header header =
-        io::parse_safetensors_header(io::safetensors_beginning(*file), file->size(), path);
-    wanted = detail::tensors_in_file(header, *file, held);
+    files = detail::weight_files(path, held, options);
+    wanted = detail::tensors_in_files(path, files, held, options);
   });
   on_all_ranks(run.ranks(), o, [&] {
     for (const detail::tensor_in_file& w : wanted)

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include <weft/io/box_file.hpp>
+#include <weft/io/stored_tensor.hpp>
 
 #include "../../boxes.hpp"
 
@@ -136,6 +137,32 @@ TEST_CASE("only blocks with elements that are needed are read, and each is check
   f.put(all.substr(0, 700 * 4096));
   CHECK(read(rows, {}));  // without checksums nothing behind the last element
   CHECK_THROWS_WITH_AS(read(corner, {}), doctest::Contains("ends early"), io_error);
+}
+
+TEST_CASE("elements of another floating type are converted, in more than one block") {
+  random_source random(3);
+  const device near(std::make_shared<cpu::cpu_backend>(1)), far(std::make_shared<far_backend>());
+  const temporary_file f("");
+  const shape whole{2, {611, 701}};
+  for (const dtype type : {dtype::f32, dtype::f64, dtype::bf16, dtype::f16}) {
+    const std::string all = random_bytes(random, bytes_of(whole, type), type);
+    f.put(all);
+    const io::input_file file(f.path);
+    for (const dtype wanted_type : {dtype::f32, dtype::f64, dtype::bf16, dtype::f16})
+      for (const bool checked : {false, true})
+        for (const device& where : {near, far}) {
+          const box wanted = random_box(random, whole);
+          const std::string part = chosen(all, wanted, whole, type);
+          const std::vector<char> bytes = type == wanted_type ? std::vector<char>(part.begin(), part.end())
+                                                              : io::converted(part, type, wanted_type);
+          const auto to = make_state(where, wanted.extents, wanted_type);
+          const auto sums = checked ? io::block_sums(all) : std::vector<std::uint64_t>();
+          io::read_shared({file, 0, whole_box(whole), sums, "w", type}, wanted, *to);
+          INFO(name_of(type) << " to " << name_of(wanted_type) << ", " << to_string(wanted));
+          CHECK(std::equal(bytes.begin(), bytes.end(), static_cast<const char*>(to->memory.data()),
+                           static_cast<const char*>(to->memory.data()) + to->bytes()));
+        }
+  }
 }
 
 TEST_CASE("a bool other than 0 and 1 is refused") {

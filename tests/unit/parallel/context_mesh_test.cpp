@@ -71,9 +71,8 @@ std::pair<double, double> joined_step(communicator& ranks, const mesh_sizes& n, 
 
 TEST_CASE("join: a data rank with fewer batches, where others divide positions and stages") {
   std::pair<double, double> one;
-  run_ranks(1, [&](communicator& ranks) {
-    one = joined_step<policy<strategy::mesh<dp>>>(ranks, {}, 3, false);
-  });
+  run_ranks(1,
+            [&](communicator& ranks) { one = joined_step<policy<strategy::mesh<dp>>>(ranks, {}, 3, false); });
   const auto check = [&]<class Plan>(Plan, const mesh_sizes& n, bool in_loss) {
     INFO(to_string(n) << (in_loss ? ", in the loss" : ""));
     run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {

@@ -163,6 +163,76 @@ TEST_CASE("random tensors from random boxes to a file and from the file to rando
   }
 }
 
+namespace {
+/// The whole tensors of a model, by name.
+io::named_tensors whole_tensors(const box_model& m, const device& where) {
+  io::named_tensors all;
+  for (const box_model::entry& e : m.tensors) {
+    const auto t = make_state(where, e.whole.extents, e.whole.type);
+    if (t->bytes() > 0) std::memcpy(t->memory.data(), e.bytes.at("").data(), t->bytes());
+    all.emplace_back(e.name, t);
+  }
+  return all;
+}
+}  // namespace
+
+TEST_CASE("other floating types, a prefix, several files with an index: what io::save and io::load do") {
+  random_source random(11);
+  const test::folder f("weft-weights-types");
+  fs::create_directories(f.path);
+  const std::string path = f.name() + "/model.safetensors", index = path + ".index.json";
+  constexpr dtype floating[] = {dtype::f32, dtype::f64, dtype::bf16, dtype::f16};
+  for (int round = 0; round < 40; ++round) {
+    const dtype as = floating[round % 4];
+    box_model m = box_model::random(random, 8, 2);
+    const int owners = 1 + static_cast<int>(below(random, 5));
+    const box_plan plan = random_plan(random, m, owners);
+    run_ranks(owners, [&](communicator& ranks) {
+      box_run run(ranks, 1, m, plan, true, one_thread());
+      save_weights(path, run, {.as = as});
+    });
+    const device where = one_thread();
+    const io::named_tensors all = whole_tensors(m, where);
+    io::save(path + ".whole", all, {.as = as});
+    CHECK(bytes_of_file(path) == bytes_of_file(path + ".whole"));
+
+    io::stored_tensors parts[2];
+    std::string map;
+    for (const auto& [name, t] : io::read_safetensors(path).tensors) {
+      const std::size_t part = below(random, 2);
+      parts[part].tensors["model." + name] = t;
+      map += (map.empty() ? "\"model." : ", \"model.") + name + "\": \"" + std::to_string(part) + "\"";
+    }
+    for (int part = 0; part < 2; ++part)
+      io::write_safetensors(f.name() + "/" + std::to_string(part), parts[part]);
+    write_bytes(index, "{\"weight_map\": {" + map + "}}");
+    for (const auto& [name, t] : all) std::memset(t->memory.data(), 0, t->bytes());
+    io::load(index, all, {.convert = true, .prefix = "model."});
+    bool converts = false;
+    for (std::size_t i = 0; i < m.tensors.size(); ++i) {
+      box_model::entry& e = m.tensors[i];
+      e.bytes[""].assign(static_cast<const char*>(all[i].second->memory.data()), all[i].second->bytes());
+      converts = converts || (is_floating(e.whole.type) && e.whole.type != as);
+    }
+    run_ranks(owners, [&](communicator& ranks) {
+      box_run run(ranks, 1, m, plan, false, one_thread());
+      if (converts)
+        CHECK_THROWS_WITH_AS(load_weights(index, run, {.prefix = "model."}),
+                             doctest::Contains(": load_weights(path, run, {.convert = true}) converts"),
+                             io_error);
+      CHECK_THROWS_WITH_AS(load_weights(index, run, {.convert = true}),
+                           doctest::Contains("tensor t0.weight is missing"), io_error);
+      load_weights(index, run, {.convert = true, .prefix = "model."});
+      CHECK(run.has(m, false));
+    });
+  }
+  run_ranks(2, [&](communicator& ranks) {
+    bound_net n(ranks);
+    CHECK_THROWS_WITH_AS(save_weights(path, n.run, {.as = dtype::i32}),
+                         doctest::Contains("rank 0: save: i32 is no floating type"), io_error);
+  });
+}
+
 TEST_CASE("slabs of a tensor whose columns are on several ranks, larger than a slab") {
   random_source random(5);
   box_model m;
@@ -210,7 +280,7 @@ TEST_CASE("a disk that is full in between is an error on all ranks, after which 
     full_disk disk(writes);
     run_ranks(3, [&](communicator& ranks) {
       box_run run(ranks, 1, m, plan, true, one_thread());
-      CHECK_THROWS_WITH_AS(save_weights(f.name() + "/w", run, disk),
+      CHECK_THROWS_WITH_AS(save_weights(f.name() + "/w", run, {}, disk),
                            doctest::Contains(("rank 0: " + f.name() + "/w.partial: writing failed").c_str()),
                            io_error);
     });

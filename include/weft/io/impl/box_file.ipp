@@ -6,6 +6,7 @@
 
 #include <weft/base/config.hpp>
 #include <weft/io/box_file.hpp>
+#include <weft/io/stored_tensor.hpp>
 
 namespace weft {
 namespace io {
@@ -57,7 +58,9 @@ WEFT_DEFINE void tensor_writer::put(std::uint64_t at, std::string_view bytes) {
 }  // namespace detail
 
 WEFT_DEFINE void read_shared(const box_in_file& from, const stored_box& wanted, tensor_state& to) {
-  const auto size = static_cast<std::uint64_t>(size_of(to.type));
+  const dtype type = from.type.value_or(to.type);
+  const auto size = static_cast<std::uint64_t>(size_of(type)),
+             to_size = static_cast<std::uint64_t>(size_of(to.type));
   std::uint64_t needed_end = 0;
   for_each_run(from.where, wanted, [&](index_t begin, index_t, index_t count) {
     needed_end = static_cast<std::uint64_t>(begin + count) * size;
@@ -66,12 +69,19 @@ WEFT_DEFINE void read_shared(const box_in_file& from, const stored_box& wanted, 
   detail::file_window window(from, static_cast<std::uint64_t>(from.where.size()) * size, needed_end);
   detail::tensor_writer target(to, from);
   for_each_run(from.where, wanted, [&](index_t begin, index_t in_wanted, index_t count) {
-    std::uint64_t at = static_cast<std::uint64_t>(begin) * size, n = static_cast<std::uint64_t>(count) * size;
-    std::uint64_t target_at = static_cast<std::uint64_t>(in_wanted) * size;
-    while (n > 0) {
-      const std::string_view bytes = window.from(at, n);
-      target.put(target_at, bytes);
-      at += bytes.size(), target_at += bytes.size(), n -= bytes.size();
+    auto at = static_cast<std::uint64_t>(begin), to_at = static_cast<std::uint64_t>(in_wanted);
+    auto left = static_cast<std::uint64_t>(count);
+    while (left > 0) {
+      const std::uint64_t most = std::min<std::uint64_t>(left, block_bytes / to_size);
+      const std::string_view bytes = window.from(at * size, most * size);
+      if (type == to.type) {
+        target.put(to_at * to_size, bytes);
+      } else {
+        const std::vector<char> elements = converted(bytes, type, to.type);
+        target.put(to_at * to_size, {elements.data(), elements.size()});
+      }
+      const std::uint64_t n = bytes.size() / size;
+      at += n, to_at += n, left -= n;
     }
   });
   target.flush();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/io/json.hpp>
 #include <weft/io/safetensors.hpp>
 
 namespace weft {
@@ -35,6 +36,24 @@ WEFT_DEFINE stored_tensors read_safetensors(const std::string& path, const name_
     to = {t.type, t.extents, std::vector<char>(static_cast<std::size_t>(t.end - t.begin))};
     file.read(header.data + t.begin, to.bytes.data(), to.bytes.size());
   }
+  return all;
+}
+
+WEFT_DEFINE std::map<std::string, std::set<std::string>> indexed_files(const std::string& path,
+                                                                       const name_filter& wanted) {
+  const json index(input_file(path).text(std::uint64_t{1} << 26), path);
+  const std::optional<json_value> map = index.root().find("weight_map");
+  if (!map || map->kind() != json_kind::object)
+    refuse<io_error>({"weft: ", path, ": is no index of safetensors files: it has no \"weight_map\""});
+  std::map<std::string, std::set<std::string>> all;
+  map->for_each_member([&](std::string_view name, const json_value& file) {
+    if (wanted && !wanted(std::string(name))) return;
+    const std::string_view text = file.text();
+    if (file.kind() != json_kind::string || text.empty() || text.find('/') != text.npos || text[0] == '.')
+      refuse<io_error>(
+          {"weft: ", path, ": the file of ", json_string(name), " is no name of a file beside it"});
+    all[parent_of(path) + "/" + std::string(text)].emplace(name);
+  });
   return all;
 }
 

@@ -65,12 +65,12 @@ WEFT_DEFINE void restore(const std::string& path, const std::string& name, const
   ++t.version();
 }
 
-WEFT_DEFINE stored_tensor converted(const stored_tensor& from, dtype type) {
-  stored_tensor to{type, from.extents, {}};
-  detail::with_floating(from.type, [&]<class From>(From) {
-    detail::with_floating(type, [&]<class To>(To) { detail::convert_elements<From, To>(from, to); });
+WEFT_DEFINE std::vector<char> converted(std::string_view elements, dtype from, dtype to) {
+  std::vector<char> all;
+  detail::with_floating(from, [&]<class From>(From) {
+    detail::with_floating(to, [&]<class To>(To) { detail::convert_elements<From, To>(elements, all); });
   });
-  return to;
+  return all;
 }
 
 }  // namespace io

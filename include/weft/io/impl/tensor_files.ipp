@@ -37,27 +37,14 @@ inline stored_tensor stored_as(const tensor_state& t, const save_options& option
 
 /// The tensors of the files in an index.
 inline stored_tensors read_indexed(const std::string& path, const name_filter& wanted) {
-  const json index(input_file(path).text(std::uint64_t{1} << 26), path);
-  const std::optional<json_value> map = index.root().find("weight_map");
-  if (!map || map->kind() != json_kind::object)
-    refuse<io_error>({"weft: ", path, ": is no index of safetensors files: it has no \"weight_map\""});
-  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> names_in;
-  map->for_each_member([&](std::string_view name, const json_value& file) {
-    if (wanted && !wanted(std::string(name))) return;
-    const std::string_view text = file.text();
-    if (file.kind() != json_kind::string || text.empty() || text.find('/') != text.npos || text[0] == '.')
-      refuse<io_error>(
-          {"weft: ", path, ": the file of ", json_string(name), " is no name of a file beside it"});
-    names_in[std::string(text)].emplace(name);
-  });
   stored_tensors all;
-  for (const auto& [file, names] : names_in) {
-    const std::string beside = parent_of(path) + "/" + file;
-    stored_tensors part = read_safetensors(beside, [&](const std::string& n) { return names.contains(n); });
+  for (const auto& [file, names] : indexed_files(path, wanted)) {
+    stored_tensors part =
+        read_safetensors(file, [of = &names](const std::string& n) { return of->contains(n); });
     for (const std::string& name : names)
       if (!part.tensors.contains(name) && !part.others.contains(name))
         refuse<io_error>(
-            {"weft: ", beside, ": has no ", json_string(name), ", which ", path, " says is there"});
+            {"weft: ", file, ": has no ", json_string(name), ", which ", path, " says is there"});
     all.tensors.merge(part.tensors);
     all.others.merge(part.others);
   }

@@ -120,8 +120,8 @@ WEFT_DEFINE void refuse_parts(const plan_view& p, const tensor_list& leaves,
   one.divides_layers(1, 0);
   (void)symbols_of_rank(p, leaves, sizes, one);
   why.remove_prefix(std::min(why.size(), std::string_view("weft: ").size()));
-  refuse<shape_error>({"weft: tensor parallel: ", at.ranks, " ranks cannot divide these layers. Rank ", at.rank,
-                       ": ", why, ". A number of heads must be a multiple of the number of ranks"});
+  refuse<shape_error>({"weft: tensor parallel: ", at.ranks, " ranks cannot divide these layers. Rank ",
+                       at.rank, ": ", why, ". A number of heads must be a multiple of the number of ranks"});
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include <weft/base/config.hpp>
 #include <weft/train/weights.hpp>
@@ -12,29 +13,69 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header,
-                                                        const io::input_file& file,
-                                                        const std::vector<held_tensor>& held) {
-  std::map<std::string_view, const io::tensor_entry*> entries;
-  for (const io::tensor_entry& e : header.tensors) entries[e.name] = &e;
+WEFT_DEFINE std::deque<io::input_file> weight_files(const std::string& path,
+                                                    const std::vector<held_tensor>& held,
+                                                    const io::load_options& options) {
+  std::deque<io::input_file> files;
+  if (!path.ends_with(".json")) {
+    files.emplace_back(path);
+    return files;
+  }
+  std::set<std::string> names;
+  for (const held_tensor& t : held) names.insert(options.prefix + t.name);
+  for (const auto& [file, its_names] :
+       io::indexed_files(path, [&](const std::string& name) { return names.contains(name); }))
+    files.emplace_back(file);
+  return files;
+}
+
+WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path,
+                                                         const std::deque<io::input_file>& files,
+                                                         const std::vector<held_tensor>& held,
+                                                         const io::load_options& options) {
+  struct place {
+    const io::input_file* file;
+    std::uint64_t at;
+    dtype type;
+    shape extents;
+  };
+  std::map<std::string, place> places;
+  std::map<std::string, std::string> others;
+  for (const io::input_file& file : files) {
+    io::safetensors_header header =
+        io::parse_safetensors_header(io::safetensors_beginning(file), file.size(), file.path());
+    for (const io::tensor_entry& e : header.tensors)
+      places[e.name] = {&file, header.data + e.begin, e.type, e.extents};
+    others.merge(header.others);
+  }
   std::vector<tensor_in_file> all;
   for (const held_tensor& t : held) {
-    const auto found = entries.find(t.name);
-    if (found == entries.end()) io::detail::refuse_missing(file.path(), t.name, header.others);
-    const io::tensor_entry& e = *found->second;
-    if (e.type != t.whole.type || !(parallel::in_rows(e.extents) == parallel::in_rows(t.whole.extents)))
-      throw io_error("weft: " + file.path() + ": tensor " + t.name + " is " + name_of(e.type) + " " +
-                     to_string(e.extents) + ", the model wants " + name_of(t.whole.type) + " " +
-                     to_string(t.whole.extents));
-    const box whole = whole_box(parallel::in_rows(e.extents));
-    if (t.local) all.push_back({&t, {file, header.data + e.begin, whole, {}, t.name}});
+    const std::string name = options.prefix + t.name;
+    const auto found = places.find(name);
+    if (found == places.end()) io::detail::refuse_missing(path, name, others);
+    const place& from = found->second;
+    const dtype type = t.whole.type;
+    const bool same_shape = parallel::in_rows(from.extents) == parallel::in_rows(t.whole.extents),
+               convertible = is_floating(from.type) && is_floating(type);
+    if (!same_shape || (from.type != type && !(convertible && options.convert)))
+      refuse<io_error>(
+          {"weft: ", from.file->path(), ": tensor ", name, " is ", name_of(from.type), " ", from.extents,
+           ", the model wants ", name_of(type), " ", t.whole.extents,
+           same_shape && convertible ? ": load_weights(path, run, {.convert = true}) converts" : ""});
+    const box whole = whole_box(parallel::in_rows(from.extents));
+    if (t.local) all.push_back({&t, {*from.file, from.at, whole, {}, name, from.type}});
   }
   return all;
 }
 
 WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owners,
-                                           std::vector<held_tensor> held, comm_options o)
+                                           std::vector<held_tensor> held, const io::save_options& as,
+                                           comm_options o)
     : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
+  if (as.as && !is_floating(*as.as))
+    refuse<value_error>({"weft: save: ", name_of(*as.as), " is no floating type"});
+  for (held_tensor& t : held_)
+    if (as.as && is_floating(t.whole.type)) t.whole.type = *as.as;
   std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
     return std::pair(io::detail::rank_of(b.whole.type), std::string_view(a.name)) <
            std::pair(io::detail::rank_of(a.whole.type), std::string_view(b.name));
@@ -103,8 +144,9 @@ WEFT_DEFINE void weights_writer::gather_boxes() {
 }
 
 WEFT_DEFINE void weights_writer::copy_own(const held_tensor& t, const box& slab) {
-  const index_t size = size_of(t.whole.type);
   message_.clear();
+  if (!t.local) return;
+  const index_t size = size_of(t.local->type);
   for (const stored_box& p : t.parts) {
     const box own = intersection(slab, p.where);
     const std::size_t begin = message_.size();
@@ -115,6 +157,8 @@ WEFT_DEFINE void weights_writer::copy_own(const held_tensor& t, const box& slab)
                                static_cast<std::size_t>(count * size));
     });
   }
+  if (t.local->type != t.whole.type)
+    message_ = io::converted({message_.data(), message_.size()}, t.local->type, t.whole.type);
 }
 
 WEFT_DEFINE void weights_writer::receive(int rank, const box& slab, std::size_t t) {
