@@ -56,7 +56,7 @@ endfunction()
 foreach(name arguments memory resume write_errors)
   weft_add_job(${name} PROCESSORS 1)
 endforeach()
-foreach(name experts interrupted layers pipelines positions precision sizes strategies)  # ranks are threads or processes
+foreach(name experts interrupted layers pipelines positions precision scaling sizes strategies)  # ranks are threads or processes
   weft_add_job(${name} PROCESSORS 2)
 endforeach()
 if("OPENCL" IN_LIST weft_components)
