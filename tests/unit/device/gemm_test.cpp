@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <weft/base/philox.hpp>
@@ -122,6 +124,28 @@ TEST_CASE("every half is widened alike in a vector and alone, NaN to a quiet one
     }
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("long sums lose no more than sums of blocks do") {
+  constexpr index_t depth = 1'000'003;  // summed one after the other: 3e-4
+  std::vector<float> a(depth + 40), b(2 * depth + 40), c(400);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = unit_interval(philox_word({1, 2}, i));
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = unit_interval(philox_word({3, 4}, i));
+  executor threads(2);
+  for (const auto& [m, n] : {std::pair<index_t, index_t>{1, 1}, {3, 1}, {20, 1}, {1, 5}, {2, 20}, {9, 9}})
+    for (const auto& [row, column] : {std::pair<index_t, index_t>{1, 1}, {1, 2}, {2, 1}}) {
+      CAPTURE(m); CAPTURE(n); CAPTURE(row); CAPTURE(column);
+      const cpu::matrix<float> x{a.data(), 1, 1}, y{b.data(), row, column};  // rows that overlap
+      cpu::multiply({m, n, depth}, x, y, cpu::result_matrix<float>{c.data(), n}, threads);
+      double worst = 0;
+      for (index_t i = 0; i < m; i += m - 1 + (m == 1))
+        for (index_t j = 0; j < n; j += n - 1 + (n == 1)) {
+          double sum = 0;
+          for (index_t k = 0; k < depth; ++k) sum += double(a[i + k]) * double(b[k * row + j * column]);
+          worst = std::max(worst, std::abs(c[i * n + j] - sum) / sum);
+        }
+      CHECK(worst < 2e-6);
+    }
 }
 
 TEST_CASE("matmul: the same bits on one thread and on two") {

@@ -38,6 +38,8 @@ struct dot_blocking {
   static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 1;
   /// Vectors of a row of B per step; most for one row of A, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;
+  /// Products that are summed before they are added to the sum of those before.
+  static constexpr index_t depth_block = index_t{256} * lanes * elements;
   /// Rows per task: at least the maximum, so that tasks divide the columns.
   static constexpr index_t task_rows = 16;
 };
@@ -63,17 +65,24 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
     else return simd::load_stored<V>(p);
   };
   const index_t ahead = depth > 2048 ? 1024 : columns * b_column;
+  S before[] = {((void)IJ, S{})...};  // the sums of blocks
   index_t k = 0;
-  for (; k + step <= depth; k += step) {
-    (__builtin_prefetch(column[J] + ahead + k), ...);
-    const V x[] = {load(row[I] + k)...}, y[] = {load(column[J] + k)...};
-    (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
+  for (;;) {
+    const index_t end = std::min(depth, k + dot_blocking<From>::depth_block);
+    for (; k + step <= end; k += step) {
+      (__builtin_prefetch(column[J] + ahead + k), ...);
+      const V x[] = {load(row[I] + k)...}, y[] = {load(column[J] + k)...};
+      (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
+    }
+    if (end == depth) break;
+    ((before[IJ] += sum[IJ], sum[IJ] = S{}), ...);
   }
   if (k < depth) {
     const V x[] = {packed_along<V, P>(row[I] + k, depth - k)...},
             y[] = {packed_along<V, P>(column[J] + k, depth - k)...};
     (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
+  if (depth > dot_blocking<From>::depth_block) ((sum[IJ] += before[IJ]), ...);
   transpose(sum);
   const S all = (sum[IJ] + ...);
   for (index_t i = 0; i < height; ++i)
@@ -94,8 +103,9 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
   constexpr int lanes = dot_blocking<From>::lanes, vectors = sizeof...(J);
   using V = simd::vec<T, lanes>;
   const From* const row[] = {a.data + std::min<index_t>(I, height - 1) * a.row...};
-  V sum[] = {((void)IJ, V{})...};
+  V sum[] = {((void)IJ, V{})...}, before[] = {((void)IJ, V{})...};
   for (index_t k = 0; k < depth; ++k, b += b_row) {
+    if (k > 0 && k % dot_blocking<From>::depth_block == 0) ((before[IJ] += sum[IJ], sum[IJ] = V{}), ...);
     (__builtin_prefetch(b + rows_ahead * b_row + J * lanes), ...);
     const V x[] = {simd::splat<V>(static_cast<T>(row[I][k * a.column]))...};
     if (width == vectors * lanes) {
@@ -106,6 +116,7 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
       (multiply_add(sum[IJ], x[IJ / vectors], y[IJ % vectors]), ...);
     }
   }
+  if (depth > dot_blocking<From>::depth_block) ((sum[IJ] += before[IJ]), ...);
   alignas(64) T sums[sizeof...(IJ) * lanes];
   (simd::store(sums + IJ * lanes, sum[IJ]), ...);
   store_tile<vectors * lanes>(sums, c.data, c.row, height, width, c.add);
@@ -124,19 +135,25 @@ void multiply_by_dots(const block_range& range, index_t depth, const matrix<From
                  std::min<index_t>(columns, range.j1 - j), c.from(i, j));
 }
 
-/// Whether these strides and sizes are supported and worthwhile.
+/// How products of few rows are computed: not by these kernels, by dot products, or row by row of B.
+enum class few_rows : std::uint8_t { no, dots, spread };
+
+/// What these strides and sizes allow, and is worthwhile. The rows of a B with one column are no vectors.
 template <class From>
-bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
+few_rows few_rows_of(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
   using B = dot_blocking<From>;
-  if (b.column == 1) return size.m <= B::most_rows_spread;
-  return size.m <= B::most_rows(size.k) && a.column == 1 && b.row == 1;
+  const bool contiguous = a.column == 1 && b.row == 1;
+  if (contiguous && (b.column != 1 || size.n == 1))
+    return size.m <= B::most_rows(size.k) ? few_rows::dots : few_rows::no;
+  return b.column == 1 && size.m <= B::most_rows_spread ? few_rows::spread : few_rows::no;
 }
 
 template <class From, class Out>
-[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<From>& a,
-                                         const matrix<From>& b, const result_matrix<Out>& c) {
+[[gnu::noinline]] void multiply_few_rows(few_rows how, const block_range& range, index_t depth,
+                                         const matrix<From>& a, const matrix<From>& b,
+                                         const result_matrix<Out>& c) {
   using B = dot_blocking<From>;
-  if (b.column == 1) {
+  if (how == few_rows::spread) {
     constexpr std::make_integer_sequence<int, B::rows> rows;
     constexpr std::make_integer_sequence<int, B::vectors> across;
     for (index_t j = range.j0; j < range.j1; j += B::vectors * B::lanes) {

@@ -250,12 +250,12 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
         std::fill_n(at(p).c.data + i * first.c.row, size.n, Out{});
     return;
   }
-  if (detail::are_few_rows(size, first.a, first.b)) {
+  if (const auto how = detail::few_rows_of(size, first.a, first.b); how != detail::few_rows::no) {
     using B = detail::dot_blocking<From>;
     return detail::task_grid(size, products, B::task_rows, 16 * B::columns, 1e6, threads.threads())
         .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory&) {
           const operands_of_product<From, Out> o = at(n);
-          detail::multiply_few_rows(block, size.k, o.a, o.b, o.c);
+          detail::multiply_few_rows(how, block, size.k, o.a, o.b, o.c);
         });
   }
 #if WEFT_HAS_TILES
