@@ -44,7 +44,7 @@ TEST_CASE("norms") {
   });
   for_each_case(cases(), "rms_norm", [](const stored_case& c) {
     auto x = c.variable<float, order2>("x");
-    rms_normalization<> norm{c.variable<float, order1>("w")};
+    rms_normalization<dyn, default_epsilon> norm{c.variable<float, order1>("w")};
     c.agrees([&] { return norm(x); }, 1e-5, 4, "x", x, "w", norm.weight);
   });
 }

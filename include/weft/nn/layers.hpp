@@ -106,7 +106,7 @@ struct layer_normalization {
 
 /// Root-mean-square normalisation over the last dim with weight (initially 1), as torch.nn.RMSNorm. [...,
 /// Features] -> [..., Features].
-template <index_t Features = dyn, class Epsilon = default_epsilon>
+template <index_t Features = dyn, class Epsilon = machine_epsilon>
 struct rms_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
 

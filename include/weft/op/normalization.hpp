@@ -6,6 +6,8 @@
 //   auto g = group_norm<8>(x, weight, bias);                    // of 8 groups of channels
 #pragma once
 
+#include <type_traits>
+
 #include <weft/op/functions.hpp>
 #include <weft/op/join.hpp>
 #include <weft/op/movement.hpp>
@@ -217,6 +219,16 @@ struct per_million {
 };
 /// The epsilon of norms, 1e-5 as in PyTorch's layer_norm.
 using default_epsilon = per_million<10>;
+/// The epsilon of the type that a norm is computed in, 2^-52 for f64 and else 2^-23, as in PyTorch's rms_norm.
+struct machine_epsilon {};
+
+namespace detail {
+template <class Epsilon, class T>
+consteval double epsilon_of() {
+  if constexpr (!std::is_same_v<Epsilon, machine_epsilon>) return Epsilon::value;
+  else return std::is_same_v<T, double> ? 0x1p-52 : 0x1p-23;
+}
+}  // namespace detail
 
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dim, with the biased variance (Ba,
 /// Kiros and Hinton, 2016). x [..., C], weight [C], bias [C] -> [..., C]. bf16 and f16 are computed in f32
@@ -232,10 +244,11 @@ constexpr auto layer_norm(X x, W weight, B bias) {
 
 /// x / sqrt(mean(x^2) + epsilon) * weight over the last dim (Zhang and Sennrich, 2019). x [..., C], weight
 /// [C] -> [..., C]. bf16 and f16 are computed in f32 and rounded once.
-template <class Epsilon = default_epsilon, expression X, expression W>
+template <class Epsilon = machine_epsilon, expression X, expression W>
 constexpr auto rms_norm(X x, W weight) {
   const auto norm = [](auto of, auto w) {
-    return apply<op::rms_standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w);
+    constexpr double epsilon = detail::epsilon_of<Epsilon, typename X::value_type>();
+    return apply<op::rms_standardize, attr<number_bits(epsilon)[0]>>(std::move(of)) * std::move(w);
   };
   return detail::rounded_once(norm, std::move(x), std::move(weight));
 }

@@ -564,6 +564,21 @@ TEST_CASE("random: contexts begin with the same numbers, unless they have anothe
   CHECK(eval(dropout(x, 0.5f), c).to_vector() != eval(dropout(x, 0.5f), c).to_vector());
 }
 
+TEST_CASE("rms_norm: the epsilon is that of the type") {
+  // torch.nn.functional.rms_norm(torch.full((4,), 1e-3, dtype=...), (4,))
+  const auto of = [](auto one) {
+    using T = decltype(one);
+    const auto x = full<T>(extents<4>{}, T(1e-3f));
+    return static_cast<double>(eval(cast<double>(rms_norm(x, full<T>(extents<4>{}, one))))(0));
+  };
+  CHECK(of(1.0f) == doctest::Approx(0.94524491).epsilon(1e-6));
+  CHECK(of(1.0) == doctest::Approx(1).epsilon(1e-9));
+  CHECK(of(bfloat16(1.0f)) == 0.9453125);
+  CHECK(of(float16(1.0f)) == 0.9453125);
+  const auto x = full<float>(extents<4>{}, 1e-3f), one = full<float>(extents<4>{}, 1.0f);
+  CHECK(eval(rms_norm<default_epsilon>(x, one))(0) == doctest::Approx(0.30151134));
+}
+
 TEST_CASE("gelu far left: the absolute error stays") {
   const auto x =
       generate<float>(extents<dyn>{50'000}, [](index_t i) { return -1 - 1e-4f * static_cast<float>(i); });

@@ -499,18 +499,49 @@ TEST_CASE("tape: a value of a tape that has ended is no leaf of another one") {
   }
   CHECK_THROWS_WITH_AS(steps.backward(h), doctest::Contains("the tape that recorded it has ended"),
                        usage_error);
-  // cut on purpose, or used up: a variable of its own
+  // cut on purpose: a variable of its own
   tape cut;
   auto constant = cut.eval(w * w);
   cut.clear();
   steps.backward(steps.eval(constant * v));
   CHECK(v.grad().item() == 9);
+}
+
+TEST_CASE("tape: a value that a backward pass has gone through is no leaf of a later expression") {
+  auto w = number(3), v = number(2);
+  tape steps, next;
+  auto fake = steps.eval(w * w);
+  steps.backward(steps.eval(fake * v));
+  const float before = w.grad().item();
+  for (tape<>* t : {&steps, &next})
+    CHECK_THROWS_WITH_AS((void)t->eval(fake * v), doctest::Contains("has gone back through it"), usage_error);
+  CHECK(w.grad().item() == before);
+  CHECK(eval(fake * v).item() == 18);
   v.zero_grad();
-  auto used = steps.eval(w * w);
-  steps.backward(steps.eval(used * v));
-  tape next;
-  next.backward(next.eval(used * v));
-  CHECK(v.grad().item() == 18);
+  next.backward(next.eval(detach(fake) * v));
+  CHECK(v.grad().item() == 9);
+  // of two tapes, the lower one goes on with what the upper one found
+  auto h = steps.eval(w * w);
+  next.backward(next.eval(h * h));
+  w.zero_grad();
+  steps.backward(h, h.grad());
+  CHECK(w.grad().item() == 2 * 9 * 2 * 3);
+}
+
+TEST_CASE("a handle of a gradient keeps it over a further backward pass") {
+  variable<float, extents<3>> w(from(extents<3>{}, std::vector<float>{1, 2, 3}));
+  linear<3, 2> layer;
+  initialize(layer, 1);
+  tape steps;
+  const auto pass = [&] { steps.backward(steps.eval(sum(w * w) + sum(layer(reshape<1, 3>(w))))); };
+  pass();
+  const auto of_w = w.grad();
+  const auto of_weight = layer.weight.grad();
+  const std::vector<float> first = of_w.to_vector(), first_weight = of_weight.to_vector();
+  pass();
+  CHECK(of_w.to_vector() == first);
+  CHECK(of_weight.to_vector() == first_weight);
+  CHECK(layer.weight.grad()(0, 1) == 2 * first_weight[1]);
 }
 
 TEST_CASE("a model that moves to another device takes its gradients along") {

@@ -44,8 +44,8 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
   if (recording_) {
     require_idle("eval");
     for (std::size_t i = 0; i < o.leaves.size(); ++i)
-      if (o.leaves[i] && o.leaves[i]->on_tape == tape_status::lost && backward.plan.outputs[i] >= 0)
-        refuse_lost(*o.leaves[i]);
+      if (o.leaves[i] && is_of_the_past(*o.leaves[i]) && backward.plan.outputs[i] >= 0)
+        refuse_past(*o.leaves[i]);
   }
   entry n;
   n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -172,10 +172,13 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::refuse_lost(const tensor_state& operand) {
-  refuse<usage_error>({"weft: eval: an operand of shape ", operand.extents,
-                       " was recorded by a tape that has ended, so that no gradient can reach what it was "
-                       "computed from: use one tape, or eval it without one to treat it as a constant"});
+void basic_tape_entries<Unused>::refuse_past(const tensor_state& operand) {
+  const bool ended = operand.on_tape == tape_status::lost;
+  refuse<usage_error>({"weft: eval: an operand of shape ", operand.extents, " was recorded by a tape that has ",
+                       ended ? "ended" : "gone back through it",
+                       ", so that no gradient can reach what it was computed from: ",
+                       ended ? "use one tape" : "evaluate it again, or go back once through all that reads it",
+                       "; detach(y), or eval without a tape, treats it as a constant"});
 }
 
 template <class Unused>
