@@ -478,6 +478,12 @@ double log_of_sum(const line& x) {
   return std::log(total) + top;
 }
 
+double norm_of(const line& x) {
+  double total = 0;
+  for (double e : x) total += e * e;
+  return std::sqrt(total);
+}
+
 // Along the last dim.
 
 array rows(const call& c, line (*f)(const call&, const line&)) {
@@ -491,6 +497,12 @@ array rows(const call& c, line (*f)(const call&, const line&)) {
     for (index_t k = 0; k < width; ++k) store(c, out, first + k, y[static_cast<std::size_t>(k)]);
   }
   return out;
+}
+line normalized(const call&, const line& x) {
+  line y = x;
+  const double norm = norm_of(x);
+  for (double& e : y) e /= norm < 1e-12 ? 1e-12 : norm;
+  return y;
 }
 line softmax(const call&, const line& x) {
   line y = x;
@@ -1194,6 +1206,8 @@ constexpr definition definitions[] = {
      [](const call& c) {
        return real(c, REAL(larger(x[0], 0) - x[0] * x[1] + std::log1p(std::exp(-std::abs(x[0])))));
      }},
+    {"leaky_relu", [](const call& c) { return real(c, REAL(x[0] > 0 ? x[0] : x[0] * x[1])); }},
+    {"elu", [](const call& c) { return real(c, REAL(x[0] > 0 ? x[0] : x[1] * std::expm1(x[0]))); }},
     {"contiguous", [](const call& c) { return c.operands[0]; }},
     {"detach", [](const call& c) { return c.operands[0]; }},
     {"tap", [](const call& c) { return c.operands[0]; }},
@@ -1217,6 +1231,8 @@ constexpr definition definitions[] = {
     {"amax", [](const call& c) { return extremum(c, false); }},
     {"amin", [](const call& c) { return extremum(c, true); }},
     {"logsumexp", [](const call& c) { return reduced(c, floating(c.operands[0].type), log_of_sum); }},
+    {"vector_norm", [](const call& c) { return reduced(c, floating(c.operands[0].type), norm_of); }},
+    {"normalize", [](const call& c) { return rows(c, normalized); }},
     {"softmax", [](const call& c) { return rows(c, softmax); }},
     {"log_softmax", [](const call& c) { return rows(c, log_softmax); }},
     {"standardize", [](const call& c) { return rows(c, standardized); }},

@@ -72,6 +72,9 @@ int main() {
   expect(relu(a), {1, 0, 3});
   expect(gelu(a), {0.841345, -0.0455003, 2.99595});
   expect(silu(a), {0.731059, -0.238406, 2.85772});
+  //| F.leaky_relu(a), F.elu(a) | torch::leaky_relu(a), torch::elu(a) | - | -
+  expect(leaky_relu(a), {1, -0.02, 3});
+  expect(elu(a), {1, -0.864665, 3});
   //| a.sigmoid(), F.softplus(a) | torch::sigmoid(a), torch::softplus(a) | - | -
   expect(sigmoid(a), {0.731059, 0.119203, 0.952574});
   expect(softplus(a), {1.31326, 0.126928, 3.04859});

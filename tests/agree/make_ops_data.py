@@ -504,3 +504,18 @@ for name, options in {"plateau": dict(patience=2), "plateau_absolute": dict(pati
     ops.tensors[f"{name}/0/figures"] = figures.clone()
     ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("optimizers_and_schedules")
+
+# Norms, with rows of zeros; slopes below 0.
+ops = family()
+for shape in shapes:
+    x = torch.randn(shape)
+    if 0 not in shape:
+        x[0, 0] = 0
+    for key, dim in dims.items():
+        ops.case("vector_norm_" + key, lambda x: torch.linalg.vector_norm(x, dim=dim), x=x)
+    for dim in range(3):
+        ops.case(f"normalize_{dim}", lambda x: F.normalize(x, dim=dim), x=x)
+for values in [torch.randn(s) for s in shapes] + [special.reshape(1, 1, -1)]:
+    ops.case("leaky_relu", lambda x: F.leaky_relu(x, 0.25), x=values)
+    ops.case("elu", lambda x: F.elu(x, 1.5), x=values)
+ops.save("norms_and_slopes")

@@ -69,6 +69,31 @@ TEST_CASE("softmax and positions of extrema along each dim") {
   along<2>();
 }
 
+namespace {
+template <index_t... D>
+void norms(const std::string& key) {
+  static const io::stored_tensors all = file("norms_and_slopes");
+  of_x("vector_norm_" + key, [](const auto& x) { return vector_norm(x, dims<D...>); }, all);
+  if constexpr (sizeof...(D) == 1)
+    of_x("normalize_" + key, [](const auto& x) { return normalize<D...>(x); }, all);
+}
+}  // namespace
+
+TEST_CASE("norms, also of rows of zeros") {
+  norms<0>("0");
+  norms<1>("1");
+  norms<2>("2");
+  norms<0, 2>("02");
+  norms<1, 2>("12");
+  norms<0, 1, 2>("all");
+}
+
+TEST_CASE("slopes below 0") {
+  static const io::stored_tensors all = file("norms_and_slopes");
+  of_x("leaky_relu", [](const auto& x) { return leaky_relu(x, 0.25f); }, all);
+  of_x("elu", [](const auto& x) { return elu(x, 1.5f); }, all);
+}
+
 TEST_CASE("orders along each dim: equal elements, NaN") {
   ordered<0, false>("ascending_0");
   ordered<1, false>("ascending_1");

@@ -52,6 +52,10 @@ TEST_CASE("reductions") {
   CHECK(derivable(weighed(amin(x, dims<1>)), x));
   CHECK(derivable(weighed(logsumexp(x, dims<1>)), x));
   CHECK(derivable(logsumexp(x), x));
+  CHECK(derivable(weighed(vector_norm(x, dims<1>)), x));
+  CHECK(derivable(weighed(vector_norm(x, dims<0, 1>, keepdim)), x));
+  CHECK(derivable(weighed(normalize(x)), x));
+  CHECK(derivable(weighed(normalize<0>(x)), x));
 }
 
 TEST_CASE("movement") {

@@ -208,6 +208,7 @@ TEST_CASE("folds") {
   on<var<4, 3>>("largest", {5, 15, 64}, [](auto x) { return amax(x, dims<1>); });
   on<var<4, 3>>("smallest", {4, 12, 0}, [](auto x) { return amin(x, dims<1>); });
   on<var<4, 3>>("logsumexp", {5, 15, 64}, [](auto x) { return logsumexp(x, dims<1>); });
+  on<var<4, 3>>("vector_norm", {5, 15, 32}, [](auto x) { return vector_norm(x, dims<1>); });
   on<var<4, 5>>("softmax", {5, 15, 96}, [](auto x) { return softmax(x); });
   on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 368},
                                 [](auto x, auto w, auto b) { return layer_norm(x, w, b); });

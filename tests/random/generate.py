@@ -292,6 +292,8 @@ register_unary("silu", -30, 1e3, lambda a, b: (-0.3, max(b, 0.0)), integers="non
 register_unary("gelu", -1, 1e3, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
 register_unary("gelu_tanh", -10, 10, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
 register_unary("softplus", -30, 1e3, lambda a, b: (0.0, max(b, 0.0) + 0.7), integers="none")
+register_unary("leaky_relu", -BIG, BIG, lambda a, b: (min(a, a * 0.01), max(b, b * 0.01)), integers="none")
+register_unary("elu", -30, BIG, lambda a, b: (max(a, -1.0) if a < 0 else a, max(b, 0.0)), integers="none")
 register_unary("square", -300, 300, lambda a, b: tuple(x * x for x in abs_range(a, b)), exact=True, integers="none")
 
 
@@ -470,7 +472,7 @@ class Reduce(Op):
         x = g.pick(lambda v: v.order() > 0)
         order = g.value(x).order()
         dims = sorted(g.rng.sample(range(order), g.rng.randint(1, min(order, 2)))) if g.rng.random() < 0.85 else []
-        op = g.rng.choice(("sum", "sum", "mean", "amax", "amin", "logsumexp"))
+        op = g.rng.choice(("sum", "sum", "mean", "amax", "amin", "logsumexp", "vector_norm"))
         return [x], {"op": op, "dims": dims, "keep": g.rng.random() < 0.45, "order": order, "right": g.rng.random() < 0.2}
 
     def infer(self, p, x):
@@ -488,6 +490,9 @@ class Reduce(Op):
         elif p["op"] == "logsumexp":
             need(count > 0 and x.floating() and x.largest() < 30 and not x.special)
             v = v.like(low=x.low, high=x.high + math.log(count), exact=False)
+        elif p["op"] == "vector_norm":
+            need(x.floating() and x.largest() < 1e6 and (x.low > 0.1 or x.high < -0.1))  # not near 0, where it has no derivative
+            v = v.like(low=0.0, high=x.largest() * math.sqrt(count), exact=False)
         else:
             need(count > 0)
         return settled(v)
@@ -906,11 +911,14 @@ class Softmax(Op):
     def propose(self, g):
         x = g.pick(lambda v: v.order() > 0 and v.floating())
         order = g.value(x).order()
-        return [x], {"op": g.rng.choice(("softmax", "log_softmax")), "dim": g.rng.randrange(order) if g.rng.random() < 0.6 else -1}
+        return [x], {"op": g.rng.choice(("softmax", "log_softmax", "normalize")), "dim": g.rng.randrange(order) if g.rng.random() < 0.6 else -1}
 
     def infer(self, p, x):
         need(x.floating() and x.order() > max(p["dim"], 0) and not x.special and x.largest() < 200)
         need(x.dims[p["dim"]].size > 0)
+        if p["op"] == "normalize":
+            need(x.low > 0.1 or x.high < -0.1)
+            return x.like(low=-1.0, high=1.0, exact=False)
         span = x.high - x.low + math.log(x.dims[p["dim"]].size)
         return x.like(low=0.0 if p["op"] == "softmax" else -span, high=1.0 if p["op"] == "softmax" else 0.0, exact=False)
 

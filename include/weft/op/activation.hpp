@@ -7,6 +7,8 @@
 //   auto h = gelu(matmul(x, w) + b);
 #pragma once
 
+#include <array>
+
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
 
@@ -75,6 +77,24 @@ struct softplus : elementwise<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return g / (1 + weft::exp(-x)); }
 };
 
+/// x where it is positive, and else x * slope.
+struct leaky_relu : elementwise<2> {
+  static constexpr auto name = "leaky_relu";
+  static constexpr auto value(auto x, auto slope) { return weft::where(0 < x, x, x * slope); }
+};
+
+/// x where it is positive, and else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016).
+struct elu : elementwise<2> {
+  static constexpr auto name = "elu";
+  static constexpr auto value(auto x, auto alpha) {
+    return weft::where(x <= 0, alpha * weft::expm1(weft::minimum(x, 0)), x);
+  }
+  static constexpr auto vjp(auto g, auto, auto x, auto alpha) {
+    const auto below = weft::minimum(x, 0);
+    return std::array{weft::where(x <= 0, g * alpha * weft::exp(below), g), g * weft::expm1(below)};
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -100,6 +120,16 @@ constexpr auto gelu_tanh(X x) { return apply<op::gelu_tanh>(std::move(x)); }
 /// PyTorch's softplus with beta = 1 and without a threshold.
 template <operand X> requires operands<X>
 constexpr auto softplus(X x) { return apply<op::softplus>(std::move(x)); }
+/// x where it is positive, and else x * slope; the derivative at 0 is the slope, as in PyTorch. Integers and
+/// bool become f32.
+template <operand X, operand S = double> requires operands<X, S>
+constexpr auto leaky_relu(X x, S slope = 0.01) {
+  return apply<op::leaky_relu>(std::move(x), std::move(slope));
+}
+/// x where it is positive, and else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016); the
+/// derivative is alpha at 0 and 1 at NaN, as in PyTorch. Integers and bool become f32.
+template <operand X, operand A = double> requires operands<X, A>
+constexpr auto elu(X x, A alpha = 1.0) { return apply<op::elu>(std::move(x), std::move(alpha)); }
 /// x * x, of any type but bool; integers wrap modulo 2^bits.
 template <operand X> requires operands<X>
 constexpr auto square(X x) { return apply<op::square>(std::move(x)); }

@@ -41,12 +41,12 @@ struct all {
                        leaf, argument, constant, extent_value, result,  // sources
                        reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten,
                        unsqueeze, chunk, select,                                    // movement
-                       contract, matmul, einsum, sum, mean, amax, amin, logsumexp,  // folds
-                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,      // activations
+                       contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm,  // folds
+                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
                        checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum,
                        one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
                        attention, attention_backward,                          // by index, attention
-                       softmax, log_softmax, standardize, rms_standardize,     // rows
+                       softmax, log_softmax, standardize, rms_standardize, normalize,  // rows
                        group_standardize, channel_moments, batch_norm,         // groups, channels
                        rotary, rotary_at,                                      // positions
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses

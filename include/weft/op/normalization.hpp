@@ -4,6 +4,7 @@
 //   auto y = layer_norm(x, weight, bias);                       // epsilon 1e-5
 //   auto z = layer_norm<per_million<1>>(x, weight, bias);       // epsilon 1e-6
 //   auto g = group_norm<8>(x, weight, bias);                    // of 8 groups of channels
+//   auto u = normalize(x);                                      // rows of norm 1
 #pragma once
 
 #include <type_traits>
@@ -76,6 +77,16 @@ struct rms_standardize : same_shape<1> {
     const int order = x.extents().order;
     const auto n = element_count(x, {1, {x.extents().last()}});
     return x * weft::rsqrt(sum_dims(x * x, order - 1, order) / n + number_of(at));
+  }
+};
+
+/// x / max(norm(x), 1e-12) over the last dim.
+struct normalize : same_shape<1> {
+  static constexpr auto name = "normalize";
+  static constexpr auto value(auto x) {
+    const int last = x.extents().order - 1;
+    const attributes keeping{{index_t{1} << last, 1}, 2};
+    return x / weft::maximum(x.owner->template apply<vector_norm>(keeping, x), 1e-12);
   }
 };
 
@@ -193,7 +204,7 @@ namespace detail {
 template <class Op, index_t Dim, expression X>
 constexpr auto along(X x) {
   constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
-  static_assert(dim < order, "weft: softmax: the dim is out of range");
+  static_assert(dim < order, "weft: softmax, log_softmax, normalize: the dim is out of range");
   if constexpr (dim == order - 1) return apply<Op>(std::move(x));
   else return transpose<dim, order - 1>(apply<Op>(transpose<dim, order - 1>(std::move(x))));
 }
@@ -210,6 +221,13 @@ constexpr auto softmax(X x) {
 template <index_t Dim = -1, expression X>
 constexpr auto log_softmax(X x) {
   return detail::along<op::log_softmax, Dim>(std::move(x));
+}
+
+/// x divided by its Euclidean norm along dim Dim, by default the last, or by 1e-12 if that is smaller:
+/// torch.nn.functional.normalize, whose dim is 1 by default. Same shape; integers become f32.
+template <index_t Dim = -1, expression X>
+constexpr auto normalize(X x) {
+  return detail::along<op::normalize, Dim>(std::move(x));
 }
 
 /// Millionths as a type, for epsilons and other small numbers in template arguments: per_million<10> is 1e-5.

@@ -214,6 +214,21 @@ struct logsumexp : dims_reduction {
   static constexpr double infinity = __builtin_inf();
 };
 
+/// The Euclidean norm.
+struct vector_norm : dims_reduction {
+  static constexpr auto name = "vector_norm";
+  static constexpr auto value(const attributes& at, auto x) {
+    const auto v = cast_to(x, floating(x.type()));
+    return weft::sqrt(sum::value(at, v * v));
+  }
+  /// x / y times the cotangent; 0 where y is 0, also when it is differentiated.
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const attributes at = y.attribute_values();
+    const auto norm = with_dims(at, y, x), zero = weft::equal(norm, 0);
+    return x * weft::where(zero, 0, with_dims(at, g, x) / weft::where(zero, 1, norm));
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -276,6 +291,17 @@ constexpr auto logsumexp(X x, dims_t<D...> = {}) {
 template <expression X, index_t... D>
 constexpr auto logsumexp(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::logsumexp, true, D...>(std::move(x));
+}
+
+/// sqrt(sum(x * x)) over `dims`, by default all: torch.linalg.vector_norm. Integers and bool become f32; 0 if
+/// there are no elements. The derivative of a norm of 0 is 0, where that of the formula is not a number.
+template <expression X, index_t... D>
+constexpr auto vector_norm(X x, dims_t<D...> = {}) {
+  return detail::reduce<op::vector_norm, false, D...>(std::move(x));
+}
+template <expression X, index_t... D>
+constexpr auto vector_norm(X x, dims_t<D...>, keepdim_t) {
+  return detail::reduce<op::vector_norm, true, D...>(std::move(x));
 }
 
 /// Whether an element over `dims`, by default all, is not 0, as bool; false if there are no elements.

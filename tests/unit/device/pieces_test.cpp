@@ -91,8 +91,9 @@ TEST_CASE_TEMPLATE("pieces: primitives", T, float, double, bfloat16, float16) {
 }
 
 TEST_CASE_TEMPLATE("pieces: activations", T, float, double, bfloat16, float16) {
-  CHECK(differences<T, 7, T>([](auto x, auto, auto) {
-          return bundled(relu(x), sigmoid(x), silu(x), gelu(x), gelu_tanh(x), softplus(x), square(x));
+  CHECK(differences<T, 8, T>([](auto x, auto y, auto) {
+          return bundled(relu(x), sigmoid(x), silu(x), gelu_tanh(x), softplus(x), leaky_relu(x, y), elu(x, y),
+                         square(x));
         }) == 0);
   CHECK(differences<T, 1, T>([](auto x, auto, auto) { return gelu(x); }) == 0);
 }

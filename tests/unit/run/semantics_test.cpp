@@ -564,6 +564,24 @@ TEST_CASE("random: contexts begin with the same numbers, unless they have anothe
   CHECK(eval(dropout(x, 0.5f), c).to_vector() != eval(dropout(x, 0.5f), c).to_vector());
 }
 
+TEST_CASE("vector_norm, normalize: the derivatives at 0") {
+  const auto norms = [](auto v) { return vector_norm(v, dims<1>); };
+  variable<float, extents<2, 2>> x(from<float>(extents<2, 2>{}, {0, 0, 3, -4}));
+  tape steps;
+  steps.backward(steps.eval(sum(norms(x))));
+  CHECK(x.grad().to_vector() == std::vector<float>{0, 0, 0.6f, -0.8f});
+  x.zero_grad();
+  steps.backward(steps.eval(sum(square(grad([&](auto v) { return sum(norms(v) * 2.0f); }, x)))));
+  for (const float g : x.grad().to_vector()) CHECK(std::abs(g) < 1e-6f);  // a unit vector, or 0: not NaN
+  x.zero_grad();
+  steps.backward(steps.eval(sum(normalize(x) * from<float>(extents<2>{}, {1, 2}))));
+  const auto g = x.grad().to_vector();  // torch: x / clamp_min(norm, 1e-12)
+  CHECK(g[0] == doctest::Approx(1e12));
+  CHECK(g[1] == doctest::Approx(2e12));
+  CHECK(g[2] == doctest::Approx(0.32));
+  CHECK(g[3] == doctest::Approx(0.24));
+}
+
 TEST_CASE("rms_norm: the epsilon is that of the type") {
   // torch.nn.functional.rms_norm(torch.full((4,), 1e-3, dtype=...), (4,))
   const auto of = [](auto one) {
