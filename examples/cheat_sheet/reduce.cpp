@@ -38,8 +38,9 @@ int main() {
   expect(logsumexp(x, dims<1>), {3.40761, 6.40761});
   //| x.var(1, correction=0) | x.var(1, 0) | x.var(1) | -
   expect(mean(square(x - mean(x, dims<1>, keepdim)), dims<1>), {0.666667, 0.666667});
-  //| x.norm(), F.normalize(x, dim=1) | x.norm() | np.linalg.norm(x) | x.norm()
+  //| x.norm() | x.norm() | np.linalg.norm(x) | x.norm()
   expect(vector_norm(x), {9.53939});
+  //| F.normalize(x, dim=1) | torch::nn::functional::normalize(x) | - | x.rowwise().normalized()
   expect(normalize<1>(x), {0.267261, 0.534522, 0.801784, 0.455842, 0.569803, 0.683763});
   //| (x > 3).any(), (x > 3).all() | (x > 3).any(), (x > 3).all() | (x > 3).any(), (x > 3).all() | (x > 3).any(), (x > 3).all()
   expect(any(x > 3), {1});

@@ -48,7 +48,7 @@ int main() {
   // [reductions]
   auto centre = mean(t, dims<0>, keepdim);
   auto variance = mean(square(t - centre), dims<0>);
-  auto norm = sqrt(sum(square(t)));
+  auto norm = vector_norm(t);
   auto any = amax(t > 7.0f);                         // of bool: or
   auto all = amin(t > 0.0f);                         // of bool: and
   std::cout << eval(variance) << '\n' << eval(norm) << '\n' << eval(any) << ' ' << eval(all) << '\n';

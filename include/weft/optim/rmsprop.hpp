@@ -95,7 +95,7 @@ struct adagrad {
   double lr = 1e-2;
   double lr_decay = 0;
   double weight_decay = 0;
-  double initial_sum = 0;  // initial_accumulator_value
+  double initial_accumulator_value = 0;
   double eps = 1e-10;
   optimizer_state state{};
   std::int64_t steps = 0;
@@ -114,7 +114,7 @@ struct adagrad {
     detail::require_fields("adagrad", {{"lr", lr},
                                        {"lr_decay", lr_decay},
                                        {"weight_decay", weight_decay},
-                                       {"initial_sum", initial_sum},
+                                       {"initial_accumulator_value", initial_accumulator_value},
                                        {"eps", eps}});
   }
 };
@@ -122,7 +122,7 @@ struct adagrad {
 template <element T>
 void adagrad::update(const parameter_update<T>& u) const {
   const auto rate = u.number(lr / (1 + static_cast<double>(steps - 1) * lr_decay)), offset = u.number(eps);
-  const auto start = u.number(u.has_state("sum") ? 0 : initial_sum);
+  const auto start = u.number(u.has_state("sum") ? 0 : initial_accumulator_value);
   const auto value = u.value();
   const auto sum = u.state("sum");
   u.assign(let(u.gradient() + value * u.number(weight_decay),

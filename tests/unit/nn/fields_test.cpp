@@ -52,7 +52,7 @@ TEST_CASE("optimisers: fields out of range are named") {
   CHECK_THROWS_WITH_AS(step(rmsprop{.alpha = 1}), "weft: rmsprop: alpha is 1.000000, not in [0, 1)",
                        value_error);
   CHECK_THROWS_AS(step(rmsprop{.momentum = -1}), value_error);
-  CHECK_THROWS_AS(step(adagrad{.initial_sum = -1}), value_error);
+  CHECK_THROWS_AS(step(adagrad{.initial_accumulator_value = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.eps = std::nan("")}), value_error);
   CHECK_THROWS_WITH_AS(step(muon{.momentum = 1}), "weft: muon: momentum is 1.000000, not in [0, 1)",
                        value_error);
