@@ -40,6 +40,15 @@ stored_tensors read_tensors(const std::string& path, const name_filter& wanted =
 /// only read.
 void save(const std::string& path, const named_tensors& tensors, save_options options = {});
 
+/// Compile-time error: what is saved is named tensors.
+template <class M>
+  requires(!weft::detail::is_leaf<M> && !std::is_convertible_v<M, named_tensors>)
+void save(const std::string&, const M&, save_options = {}) {
+  static_assert(weft::detail::unsupported<M>,
+                "weft: save: named tensors, or one tensor: save(path, state_dict(model)); the value of an "
+                "expression: save(path, eval(e))");
+}
+
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any
 /// type, and is of any format with names. Throws io_error, with nothing changed, if the file is invalid, or a
 /// tensor is missing or has another shape, or another dtype that `options` does not convert; value_error if a

@@ -8,6 +8,7 @@
 #include <concepts>
 
 #include <weft/expr/apply.hpp>
+#include <weft/op/reduce.hpp>
 
 namespace weft {
 
@@ -64,6 +65,71 @@ constexpr void log_softmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
 }
 
+/// Compile-time errors: dims are kept with `keepdim`, which is no bool.
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void sum(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: sum: to keep the dims write sum(x, dims<1>, keepdim), else sum(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void mean(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: mean: to keep the dims write mean(x, dims<1>, keepdim), else mean(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void amax(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: amax: to keep the dims write amax(x, dims<1>, keepdim), else amax(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void amin(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: amin: to keep the dims write amin(x, dims<1>, keepdim), else amin(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void any(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: any: to keep the dims write any(x, dims<1>, keepdim), else any(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void all(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: all: to keep the dims write all(x, dims<1>, keepdim), else all(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void logsumexp(X, dims_t<D...>, Keep) {
+  static_assert(
+      detail::unsupported<X>,
+      "weft: logsumexp: to keep the dims write logsumexp(x, dims<1>, keepdim), else logsumexp(x, dims<1>)");
+}
+template <expression X, index_t... D, std::same_as<bool> Keep>
+constexpr void vector_norm(X, dims_t<D...>, Keep) {
+  static_assert(detail::unsupported<X>,
+                "weft: vector_norm: to keep the dims write vector_norm(x, dims<1>, keepdim), else "
+                "vector_norm(x, dims<1>)");
+}
+
+/// Compile-time errors: other names.
+template <expression X, class... Rest>
+constexpr void max(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: the largest element is amax(x) or amax(x, dims<1>), the larger "
+                "of two maximum(a, b)");
+}
+template <expression X, class... Rest>
+constexpr void min(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: the smallest element is amin(x) or amin(x, dims<1>), the smaller "
+                "of two minimum(a, b)");
+}
+template <expression Q, expression K, expression V, class... Rest>
+constexpr void attention(Q, K, V, Rest...) {
+  static_assert(
+      detail::unsupported<Q>,
+      "weft: attention: a template argument says whether queries see later keys: attention<causal>(q, "
+      "k, v), attention<!causal>(q, k, v)");
+}
+
 /// The same for dims and extents of functions that change shapes.
 template <expression A, expression... B>
 constexpr void concat(A, B...) {
@@ -74,14 +140,13 @@ constexpr void stack(A, B...) {
   static_assert(detail::unsupported<A>, "weft: stack: the dim is a template argument: stack<0>(a, b)");
 }
 template <expression X, std::integral... N>
-  requires(sizeof...(N) > 0)
-constexpr void reshape(X, N...) {
-  static_assert(detail::unsupported<X>, "weft: reshape: extents are template arguments: reshape<2, dyn>(x), "
-                                        "or reshape(x, extents<dyn, 3>{n})");
+requires(sizeof...(N) > 0) constexpr void reshape(X, N...) {
+  static_assert(detail::unsupported<X>,
+                "weft: reshape: extents are template arguments: reshape<2, dyn>(x), "
+                "or reshape(x, extents<dyn, 3>{n})");
 }
 template <expression X, std::integral... N>
-  requires(sizeof...(N) > 0)
-constexpr void transpose(X, N...) {
+requires(sizeof...(N) > 0) constexpr void transpose(X, N...) {
   static_assert(detail::unsupported<X>, "weft: transpose: dims are template arguments: transpose<0, 1>(x)");
 }
 template <expression X, std::integral... N>
@@ -96,27 +161,23 @@ constexpr void unsqueeze(X, N) {
 /// Compile-time errors: expressions are immutable; elements are changed in place by `update` only.
 template <expression A, operand B>
 constexpr void operator+=(const A&, const B&) {
-  static_assert(
-      detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a + b, or update(a, a + b)");
+  static_assert(detail::unsupported<A>,
+                "weft: nothing is computed in place: write auto y = a + b, or update(a, a + b)");
 }
 template <expression A, operand B>
 constexpr void operator-=(const A&, const B&) {
-  static_assert(
-      detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a - b, or update(a, a - b)");
+  static_assert(detail::unsupported<A>,
+                "weft: nothing is computed in place: write auto y = a - b, or update(a, a - b)");
 }
 template <expression A, operand B>
 constexpr void operator*=(const A&, const B&) {
-  static_assert(
-      detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a * b, or update(a, a * b)");
+  static_assert(detail::unsupported<A>,
+                "weft: nothing is computed in place: write auto y = a * b, or update(a, a * b)");
 }
 template <expression A, operand B>
 constexpr void operator/=(const A&, const B&) {
-  static_assert(
-      detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a / b, or update(a, a / b)");
+  static_assert(detail::unsupported<A>,
+                "weft: nothing is computed in place: write auto y = a / b, or update(a, a / b)");
 }
 
 }  // namespace weft

@@ -218,6 +218,32 @@ void randn(detail::numbers_at_run_time, random_key, const device& = default_devi
       detail::unsupported<T>,
       "weft: randn: extents are a type: randn<float>(extents<2, 3>{}), randn<float>(extents<dyn, 3>{n})");
 }
+/// Compile-time errors: the element type is named.
+template <class E, class... Rest>
+requires detail::is_extents<E>
+void zeros(E, Rest...) {
+  static_assert(detail::unsupported<E>, "weft: zeros: name the element type: zeros<float>(extents<2, 3>{})");
+}
+template <class E, class... Rest>
+requires detail::is_extents<E>
+void ones(E, Rest...) {
+  static_assert(detail::unsupported<E>, "weft: ones: name the element type: ones<float>(extents<2, 3>{})");
+}
+template <class E, class... Rest>
+requires detail::is_extents<E>
+void empty(E, Rest...) {
+  static_assert(detail::unsupported<E>, "weft: empty: name the element type: empty<float>(extents<2, 3>{})");
+}
+template <class E, class... Rest>
+requires detail::is_extents<E>
+void rand(E, Rest...) {
+  static_assert(detail::unsupported<E>, "weft: rand: name the element type: rand<float>(extents<2, 3>{})");
+}
+template <class E, class... Rest>
+requires detail::is_extents<E>
+void randn(E, Rest...) {
+  static_assert(detail::unsupported<E>, "weft: randn: name the element type: randn<float>(extents<2, 3>{})");
+}
 template <element T, std::size_t N>
 void from(const T (&)[N]) {
   static_assert(detail::unsupported<T>,
