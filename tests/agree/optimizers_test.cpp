@@ -70,7 +70,8 @@ TEST_CASE("RMSprop and Adagrad") {
   steps_of("rmsprop_both", rmsprop{.lr = 0.02, .alpha = 0.9, .momentum = 0.8, .centered = true},
            more_cases());
   steps_of("adagrad", adagrad{.lr = 0.1}, more_cases());
-  steps_of("adagrad_decay", adagrad{.lr = 0.1, .lr_decay = 0.3, .weight_decay = 0.1, .initial_accumulator_value = 0.2},
+  steps_of("adagrad_decay",
+           adagrad{.lr = 0.1, .lr_decay = 0.3, .weight_decay = 0.1, .initial_accumulator_value = 0.2},
            more_cases());
 }
 

@@ -122,13 +122,15 @@ template <operand X> requires operands<X>
 constexpr auto softplus(X x) { return apply<op::softplus>(std::move(x)); }
 /// x where it is positive, and else x * slope; the derivative at 0 is the slope, as in PyTorch. Integers and
 /// bool become f32.
-template <operand X, operand S = double> requires operands<X, S>
+template <operand X, operand S = double>
+requires operands<X, S>
 constexpr auto leaky_relu(X x, S slope = 0.01) {
   return apply<op::leaky_relu>(std::move(x), std::move(slope));
 }
 /// x where it is positive, and else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016); the
 /// derivative is alpha at 0 and 1 at NaN, as in PyTorch. Integers and bool become f32.
-template <operand X, operand A = double> requires operands<X, A>
+template <operand X, operand A = double>
+requires operands<X, A>
 constexpr auto elu(X x, A alpha = 1.0) { return apply<op::elu>(std::move(x), std::move(alpha)); }
 /// x * x, of any type but bool; integers wrap modulo 2^bits.
 template <operand X> requires operands<X>

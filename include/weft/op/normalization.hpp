@@ -237,7 +237,8 @@ struct per_million {
 };
 /// The epsilon of norms, 1e-5 as in PyTorch's layer_norm.
 using default_epsilon = per_million<10>;
-/// The epsilon of the type that a norm is computed in, 2^-52 for f64 and else 2^-23, as in PyTorch's rms_norm.
+/// The epsilon of the type that a norm is computed in, 2^-52 for f64 and else 2^-23, as in PyTorch's
+/// rms_norm.
 struct machine_epsilon {};
 
 namespace detail {

@@ -134,7 +134,10 @@ TEST_CASE("long sums lose no more than sums of blocks do") {
   executor threads(2);
   for (const auto& [m, n] : {std::pair<index_t, index_t>{1, 1}, {3, 1}, {20, 1}, {1, 5}, {2, 20}, {9, 9}})
     for (const auto& [row, column] : {std::pair<index_t, index_t>{1, 1}, {1, 2}, {2, 1}}) {
-      CAPTURE(m); CAPTURE(n); CAPTURE(row); CAPTURE(column);
+      CAPTURE(m);
+      CAPTURE(n);
+      CAPTURE(row);
+      CAPTURE(column);
       const cpu::matrix<float> x{a.data(), 1, 1}, y{b.data(), row, column};  // rows that overlap
       cpu::multiply({m, n, depth}, x, y, cpu::result_matrix<float>{c.data(), n}, threads);
       double worst = 0;

@@ -240,7 +240,8 @@ TEST_CASE("functions of rows and elements, by PyTorch") {
   for (const double x : values) unit.push_back(x > 0 ? x : 2 * (std::exp(x) - 1));
   CHECK(is(elu(sample, 2.0), dtype::f64, s, unit, 1e-14));
   CHECK(is(vector_norm(from<double>(extents<2, 2>{}, {3, 4, 0, -2}), dims<1>), dtype::f64, {1, {2}}, {5, 2}));
-  CHECK(is(normalize(from<double>(extents<2, 2>{}, {3, 4, 0, 0})), dtype::f64, {2, {2, 2}}, {0.6, 0.8, 0, 0}));
+  CHECK(
+      is(normalize(from<double>(extents<2, 2>{}, {3, 4, 0, 0})), dtype::f64, {2, {2, 2}}, {0.6, 0.8, 0, 0}));
   CHECK(is(softplus(sample), dtype::f64, s,
            {0.97407698418010669, 0.25192908134537290, 2.12692801104297269, 3.04858735157374205,
             0.82593941987884356, 0.38687100611489994},

@@ -174,11 +174,12 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
 template <class Unused>
 void basic_tape_entries<Unused>::refuse_past(const tensor_state& operand) {
   const bool ended = operand.on_tape == tape_status::lost;
-  refuse<usage_error>({"weft: eval: an operand of shape ", operand.extents, " was recorded by a tape that has ",
-                       ended ? "ended" : "gone back through it",
-                       ", so that no gradient can reach what it was computed from: ",
-                       ended ? "use one tape" : "evaluate it again, or go back once through all that reads it",
-                       "; detach(y), or eval without a tape, treats it as a constant"});
+  refuse<usage_error>(
+      {"weft: eval: an operand of shape ", operand.extents, " was recorded by a tape that has ",
+       ended ? "ended" : "gone back through it",
+       ", so that no gradient can reach what it was computed from: ",
+       ended ? "use one tape" : "evaluate it again, or go back once through all that reads it",
+       "; detach(y), or eval without a tape, treats it as a constant"});
 }
 
 template <class Unused>
