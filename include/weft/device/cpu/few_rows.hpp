@@ -135,6 +135,11 @@ void multiply_by_dots(const block_range& range, index_t depth, const matrix<From
                  std::min<index_t>(columns, range.j1 - j), c.from(i, j));
 }
 
+template <class From>
+matrix<From> transposed(const matrix<From>& x) {
+  return {x.data, x.column, x.row};
+}
+
 /// How products of few rows are computed: not by these kernels, by dot products, or row by row of B.
 enum class few_rows : std::uint8_t { no, dots, spread };
 

@@ -250,11 +250,19 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
         std::fill_n(at(p).c.data + i * first.c.row, size.n, Out{});
     return;
   }
-  if (const auto how = detail::few_rows_of(size, first.a, first.b); how != detail::few_rows::no) {
+  // A column of C without gaps is the row of the transposed product.
+  const bool turned = size.n == 1 && first.c.row == 1;
+  const auto in_rows = [&](const operands_of_product<From, Out>& o) -> operands_of_product<From, Out> {
+    if (!turned) return o;
+    return {detail::transposed(o.b), detail::transposed(o.a), {o.c.data, size.m, o.c.add}};
+  };
+  const gemm_size rows = turned ? gemm_size{1, size.m, size.k} : size;
+  const operands_of_product<From, Out> first_rows = in_rows(first);
+  if (const auto how = detail::few_rows_of(rows, first_rows.a, first_rows.b); how != detail::few_rows::no) {
     using B = detail::dot_blocking<From>;
-    return detail::task_grid(size, products, B::task_rows, 16 * B::columns, 1e6, threads.threads())
+    return detail::task_grid(rows, products, B::task_rows, 16 * B::columns, 1e6, threads.threads())
         .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory&) {
-          const operands_of_product<From, Out> o = at(n);
+          const operands_of_product<From, Out> o = in_rows(at(n));
           detail::multiply_few_rows(how, block, size.k, o.a, o.b, o.c);
         });
   }
