@@ -156,7 +156,6 @@ class placer {
     if (n.op->kind == op::op_kind::result) return other_result(i);
     for (int k = 0; k < n.operands; ++k) {
       if (!p[k].is_partial()) continue;
-      if (n.op == &info_of<op::uniform_like>) return p[k] = {};  // does not read it
       if (passes_partial(g_, n, p)) return p[k];
       settle(n.operand[k]);
       return {};
