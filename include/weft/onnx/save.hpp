@@ -89,7 +89,8 @@ class exporter {
   void add_input(const onnx_input& input);
   /// Adds the value `name`, whose extents are numbers.
   void add_known(const std::shared_ptr<tensor_state>& t, const std::string& name);
-  /// The value of a tensor; a constant, if it has none so far.
+  void note_read(const tensor_state* t);
+  /// The value of a tensor that is read; a constant, if it has none so far.
   const known_value& known(const std::shared_ptr<tensor_state>& t);
 
   const onnx_options& options_;
@@ -106,11 +107,19 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_routing();
 [[noreturn, gnu::cold]] void refuse_outputs(std::size_t names, std::size_t outputs);
 
+/// Whether E has derivatives, `grad(f, x)`, which are those of formulas.
+template <class E>
+inline constexpr bool differentiates = []<class... Part>(weft::detail::expression_list<Part...>) {
+  return (differentiates<Part> || ...);
+}(typename weft::detail::parts<E>::type{});
+template <class Tag, class Point, class Body>
+inline constexpr bool differentiates<gradient_node<Tag, Point, Body>> = true;
+
 /// The graph of E, in which formulas are nodes.
 template <expression E>
 graph::compute_graph graph_of() {
   graph::compute_graph g;
-  g.keeps_formulas = true;
+  g.keeps_formulas = !differentiates<E>;
   g.outputs.push_back(graph::flatten<E>(g).id);
   return with_operators(g);
 }
@@ -178,7 +187,7 @@ void add_outputs(exporter& to, const bundle<E...>& b) {
 /// argmax of NaN, and indices out of range, which weft refuses.
 ///
 /// Throws value_error, naming the op, for what ONNX has no operators for: random numbers, derivatives of
-/// attention, convolutions and pooling, cumprod, native ops of your own, batch norm in training, mixtures of
+/// attention, convolutions and pooling, native ops of your own, batch norm in training, mixtures of
 /// experts. Also if names are not unique, an input is not read by `e`, or the file would be 2 GiB or larger;
 /// shape_error as evaluation; io_error if the file cannot be written.
 template <expression E>

@@ -170,6 +170,7 @@ class translator {
   std::string ordered(const node& n, const std::string& count, bool descending, int which);
   std::string ordered(const node& n, int which);
   std::string extremum_position(const node& n);
+  std::string cumprod(const node& n);
   std::string index_add(const node& n);
   std::string checked_index(const node& n);
   [[noreturn]] void refuse_op(const node& n, const char* why) const;

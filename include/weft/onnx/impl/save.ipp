@@ -65,6 +65,11 @@ WEFT_DEFINE void exporter::add_input(const onnx_input& input) {
   values_.add(std::move(v));
 }
 
+WEFT_DEFINE void exporter::note_read(const tensor_state* t) {
+  for (std::size_t i = 0; i < options_.inputs.size(); ++i)
+    if (options_.inputs[i].state.get() == t) is_read_[i] = true;
+}
+
 WEFT_DEFINE std::shared_ptr<tensor_state> exporter::append(const graph::compute_graph& g,
                                                            const runtime::operands& o) {
   runtime::plan_view sizes;
@@ -73,9 +78,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> exporter::append(const graph::compute_
   sizes.checks = all_of(g.dims.checks);
   sizes.laws = all_of(g.dims.laws);
   const runtime::symbol_values numbers = runtime::resolve_symbols(sizes, o.leaves, o.sizes);
-  for (std::size_t i = 0; i < options_.inputs.size(); ++i)
-    if (std::find(o.leaves.begin(), o.leaves.end(), options_.inputs[i].state) != o.leaves.end())
-      is_read_[i] = true;
+  for (const auto& leaf : o.leaves) note_read(leaf.get());
   translator t(*here_, g, o, numbers, values_);
   const int output = g.outputs[0];
   shape extents = g[output].result.extents;
@@ -162,6 +165,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> exporter::end(const recurrence& r,
 }
 
 WEFT_DEFINE const known_value& exporter::known(const std::shared_ptr<tensor_state>& t) {
+  note_read(t.get());
   if (!values_.find(t.get())) add_known(t, file_.constant(io::stored(*t)));
   return *values_.find(t.get());
 }

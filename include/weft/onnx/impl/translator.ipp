@@ -415,6 +415,7 @@ WEFT_DEFINE std::string translator::native(const node& n) {
     case detail::number_of<op::cumsum>:
       return to_.apply("CumSum", {operand_as(n, 0, n.result.type), scalar(n.at[0], dtype::i64)},
                        {{"reverse", n.at[1]}});
+    case detail::number_of<op::cumprod>: return cumprod(n);
     case detail::number_of<op::tap>:
     case detail::number_of<op::sum_over_positions>: return operand(n, 0);
     case detail::number_of<op::uniform_like>:

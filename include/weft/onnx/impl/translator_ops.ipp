@@ -194,6 +194,27 @@ WEFT_DEFINE std::string translator::extremum_position(const node& n) {
                    {{"axis", n.at[0]}, {"keepdims", std::int64_t{0}}});
 }
 
+WEFT_DEFINE std::string translator::cumprod(const node& n) {
+  const dtype t = type_in_file(n.result.type);
+  const int dim = static_cast<int>(n.at[0]);
+  shape rest;
+  for (int d = 0; d < n.result.extents.order; ++d)
+    if (d != dim) rest.append(n.result.extents[d]);
+  const std::vector<dimension> unknown(static_cast<std::size_t>(rest.order), dimension(dyn));
+  auto body = std::make_shared<operator_graph>(to_);
+  const std::string before = body->new_name("state"), element = body->new_name("element");
+  body->add_input(before, t, unknown);
+  body->add_input(element, t, unknown);
+  const std::string product = body->apply("Mul", {before, element});
+  body->add_output(body->new_name("state_after"), product, t, unknown);
+  body->add_output(body->new_name("state_of_sequence"), n.at[1] ? before : product, t, unknown);
+  return to_.scan(std::move(body), {expanded(scalar(1, n.result.type), rest), operand_as(n, 0, n.result.type)},
+                  {{"num_scan_inputs", std::int64_t{1}},
+                   {"scan_input_axes", integers{dim}},
+                   {"scan_output_axes", integers{dim}}},
+                  2)[1];
+}
+
 WEFT_DEFINE std::string translator::index_add(const node& n) {
   const std::string rows = to_.apply("Unsqueeze", {index(n, 0), to_.constant({-1})});
   return to_.apply("ScatterND", {zeros(n.result.type, n.result.extents), rows, operand(n, 1)},
