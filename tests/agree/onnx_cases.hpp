@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Expressions as ONNX models, with inputs and the outputs that weft computes of them, for check_onnx.py, which
-// runs them in ONNX Runtime.
+// Expressions as ONNX models, with inputs and the outputs that weft computes of them, for check_onnx.py,
+// which runs them in ONNX Runtime.
 //
 //   onnx_cases to(folder);
 //   to.add("softmax", [](auto x) { return softmax(x); }, numbers<float>(extents<dyn, 5>{3}));

@@ -27,6 +27,20 @@ namespace weft::onnx {
 /// The version of the operators that files are written in, and of the format.
 inline constexpr int opset = 18, ir_version = 8;
 
+/// The number of an element type in ONNX files.
+constexpr std::int64_t number_of_type(dtype t) {
+  switch (t) {
+    case dtype::f64: return 11;
+    case dtype::f32: return 1;
+    case dtype::bf16: return 16;
+    case dtype::f16: return 10;
+    case dtype::i64: return 7;
+    case dtype::i32: return 6;
+    case dtype::u8: return 2;
+    default: return 9;
+  }
+}
+
 /// Names of values.
 using names = std::vector<std::string>;
 /// Numbers of an attribute.

@@ -174,6 +174,7 @@ class translator {
   std::string index_add(const node& n);
   std::string checked_index(const node& n);
   [[noreturn]] void refuse_op(const node& n, const char* why) const;
+  [[noreturn]] void refuse_random(const node& n) const;
 
   operator_graph& to_;
   const graph::compute_graph& g_;

@@ -32,20 +32,6 @@ inline constexpr int of_model_ir = 1, of_model_producer = 2, of_model_producer_v
 }  // namespace field
 enum attribute_type { type_float = 1, type_integer = 2, type_string = 3, type_graph = 5, type_integers = 7 };
 
-/// The number of an element type in ONNX files.
-inline std::int64_t number_of_type(dtype t) {
-  switch (t) {
-    case dtype::f64: return 11;
-    case dtype::f32: return 1;
-    case dtype::bf16: return 16;
-    case dtype::f16: return 10;
-    case dtype::i64: return 7;
-    case dtype::i32: return 6;
-    case dtype::u8: return 2;
-    default: return 9;
-  }
-}
-
 /// The bytes of a message as one string.
 inline std::string text_of(const protobuf_message& m) {
   std::string all;
@@ -170,7 +156,7 @@ WEFT_DEFINE protobuf_message operator_graph::message(const named_value& v) {
     else if (d.number >= 0) dim.add_integer(of_dim_number, d.number);
     shape.add_message(of_shape_dim, dim);
   }
-  tensor.add_integer(of_tensor_type_element, detail::number_of_type(v.type));
+  tensor.add_integer(of_tensor_type_element, number_of_type(v.type));
   tensor.add_message(of_tensor_type_shape, shape);
   type.add_message(of_type_tensor, tensor);
   value.add_string(of_value_name, v.name);
@@ -209,7 +195,7 @@ WEFT_DEFINE protobuf_message operator_graph::message(const std::string& location
     if (!read.contains(t.name)) continue;
     protobuf_message tensor;
     for (int d = 0; d < t.value.extents.order; ++d) tensor.add_integer(of_tensor_dims, t.value.extents[d]);
-    tensor.add_integer(of_tensor_type, detail::number_of_type(t.value.type));
+    tensor.add_integer(of_tensor_type, number_of_type(t.value.type));
     tensor.add_string(of_tensor_name, t.name);
     const std::string_view bytes(t.value.bytes.data(), t.value.bytes.size());
     if (location.empty() || bytes.size() < detail::most_bytes_in_model) {

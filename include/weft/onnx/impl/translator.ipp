@@ -63,7 +63,7 @@ constexpr const char* find_operator(const plain_operator (&all)[N], int op) {
 }  // namespace detail
 
 WEFT_DEFINE std::string converted(operator_graph& in, const std::string& x, dtype to) {
-  return in.apply("Cast", {x}, {{"to", detail::number_of_type(to)}});
+  return in.apply("Cast", {x}, {{"to", number_of_type(to)}});
 }
 
 WEFT_DEFINE std::string value_of(operator_graph& in, const std::vector<extent>& all) {
@@ -119,14 +119,16 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
   switch (n.op->number) {
     case detail::number_of<op::matmul>:
     case detail::number_of<op::conv2d>:
+    case detail::number_of<op::max_pool2d>:
     case detail::number_of<op::avg_pool2d>:
+    case detail::number_of<op::dropout>:  // refused by their own names
+    case detail::number_of<op::bernoulli>:
     case detail::number_of<op::sum>:
     case detail::number_of<op::mean>:
     case detail::number_of<op::amax>:
     case detail::number_of<op::amin>:
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return true;
-    case detail::number_of<op::max_pool2d>: return from != dtype::i64;
     case detail::number_of<op::batch_norm>:
       for (int k = 0; k < n.operands; ++k)
         if (g[n.operand[k]].result.type != dtype::f32) return false;
@@ -171,6 +173,10 @@ WEFT_DEFINE const std::string& translator::name_of(int i) {
 
 WEFT_DEFINE void translator::refuse_op(const node& n, const char* why) const {
   refuse<value_error>({"weft: onnx: op ", n.op->name, " cannot be exported: ", why});
+}
+
+WEFT_DEFINE void translator::refuse_random(const node& n) const {
+  refuse_op(n, "its numbers are random; layers have no dropout after set_training(model, false)");
 }
 
 WEFT_DEFINE names translator::operands(const node& n) {
@@ -381,7 +387,9 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
   switch (n.op->number) {
     case detail::number_of<op::matmul>: return rounded(to_.apply("MatMul", operands(n)), n.result.type);
     case detail::number_of<op::conv2d>: return conv2d(n);
-    case detail::number_of<op::max_pool2d>: return pool2d(n, "MaxPool");
+    case detail::number_of<op::max_pool2d>:
+      if (n.result.type == dtype::i64) refuse_op(n, "MaxPool has no elements of i64");
+      return pool2d(n, "MaxPool");
     case detail::number_of<op::avg_pool2d>: return pool2d(n, "AveragePool");
     case detail::number_of<op::batch_norm>: return batch_norm(n);
     case detail::number_of<op::sum>: return dims_reduction(n, "ReduceSum");
@@ -390,6 +398,8 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
     case detail::number_of<op::amin>: return dims_reduction(n, "ReduceMin");
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return ordered(n, 0);
+    case detail::number_of<op::dropout>:
+    case detail::number_of<op::bernoulli>: refuse_random(n);
     default:
       return rounded(to_.apply(detail::find_operator(detail::floating_operators, n.op->number), operands(n)),
                      n.result.type);
@@ -418,9 +428,7 @@ WEFT_DEFINE std::string translator::native(const node& n) {
     case detail::number_of<op::cumprod>: return cumprod(n);
     case detail::number_of<op::tap>:
     case detail::number_of<op::sum_over_positions>: return operand(n, 0);
-    case detail::number_of<op::uniform_like>:
-    case detail::number_of<op::checked_probability>:
-      refuse_op(n, "its numbers are random; dropout is none after set_training(model, false)");
+    case detail::number_of<op::uniform_like>: refuse_random(n);
     default: refuse_op(n, n.op->number < 0 ? "it is not an op of weft" : "it has no counterpart in ONNX");
   }
 }

@@ -2,6 +2,10 @@
 // Definitions of <weft/onnx/translator.hpp>: ops that are several operators of ONNX.
 #pragma once
 
+#include <limits>
+#include <memory>
+#include <utility>
+
 #include <weft/onnx/translator.hpp>
 
 namespace weft::onnx {
@@ -208,7 +212,8 @@ WEFT_DEFINE std::string translator::cumprod(const node& n) {
   const std::string product = body->apply("Mul", {before, element});
   body->add_output(body->new_name("state_after"), product, t, unknown);
   body->add_output(body->new_name("state_of_sequence"), n.at[1] ? before : product, t, unknown);
-  return to_.scan(std::move(body), {expanded(scalar(1, n.result.type), rest), operand_as(n, 0, n.result.type)},
+  return to_.scan(std::move(body),
+                  {expanded(scalar(1, n.result.type), rest), operand_as(n, 0, n.result.type)},
                   {{"num_scan_inputs", std::int64_t{1}},
                    {"scan_input_axes", integers{dim}},
                    {"scan_output_axes", integers{dim}}},
