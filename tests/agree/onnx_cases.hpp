@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <weft/io/safetensors.hpp>
+#include <weft/nn/linear_cross_entropy.hpp>
 #include <weft/onnx/save.hpp>
 #include <weft/weft.hpp>
 

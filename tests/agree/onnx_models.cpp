@@ -57,6 +57,12 @@ struct stacked {
   auto operator()(expression auto x) const { return second(first(std::move(x))); }
 };
 
+/// An op of a user, by formula.
+struct squash : op::elementwise<1> {
+  static constexpr auto name = "squash";
+  static constexpr auto value(auto x) { return softplus(x) / (1 + abs(x)); }
+};
+
 template <element T>
 void products(onnx_cases& to, const std::string& type) {
   to.add(
@@ -165,6 +171,18 @@ int main(int, char** arguments) {
 
   rounded<bfloat16>(to, "bf16");
   rounded<float16>(to, "f16");
+
+  to.add(
+      "linear_cross_entropy", [](auto x, auto w, auto i) { return linear_cross_entropy(x, w, i, 8); },
+      numbers<float>(extents<dyn, 3, 4>{2}), numbers<float>(extents<5, 4>{}, 1),
+      indices<std::int64_t>(5, extents<dyn, 3>{2}));
+  to.add(
+      "formula_of_user", [](auto x) { return tap(apply<squash>(x), "squashed"); },
+      numbers<float>(extents<dyn, 4>{3}));
+  to.add_resized(
+      "norms_empty", [](auto x, auto w) { return layer_norm(x, w, w); },
+      std::tuple(numbers<float>(extents<dyn, 4>{3}), numbers<float>(extents<4>{})),
+      std::tuple(numbers<float>(extents<dyn, 4>{0}), numbers<float>(extents<4>{})));
 
   const mlp m;
   to.add_resized(

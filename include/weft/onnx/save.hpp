@@ -159,8 +159,9 @@ struct exporting_evaluator {
   template <class X, class Labels, class F>
   auto sum_of_slices(const X& x, const Labels& labels, index_t, const F& f) {
     using slices = runtime::row_slices<X, Labels>;
+    const auto rows = eval_program(reshape<dyn>(labels));
     const auto sum =
-        eval_program(f(typename slices::matrix(x.state()), typename slices::row_labels(labels.state())));
+        eval_program(f(typename slices::matrix(x.state()), typename slices::row_labels(rows.state())));
     return tensor<slice_sum<typename X::value_type>, weft::extents<>>(sum.state());
   }
 };

@@ -55,7 +55,7 @@ struct known_value {
 /// number.
 class known_values {
  public:
-  /// A new symbol. The same one for equal names that are not empty.
+  /// A new symbol, called `otherwise` if `name` is empty. The same one for equal names.
   int symbol(const std::string& name, const std::string& otherwise);
   /// States that the symbols are equal.
   void unify(int a, int b);
@@ -71,6 +71,7 @@ class known_values {
  private:
   struct symbol_entry {
     std::string name;
+    bool is_given;  // by the caller
     int same_as;
     std::optional<index_t> number;
   };
@@ -163,6 +164,7 @@ class translator {
   std::string conv2d(const node& n);
   std::string pool2d(const node& n, const char* op);
   std::string batch_norm(const node& n);
+  std::string standardize(const node& n);
   std::string attention(const node& n);
   std::string dims_reduction(const node& n, const char* op);
   /// The first `count` elements, i64 [1], of operand 0 in order along dim v0: 0 the elements, 1 their

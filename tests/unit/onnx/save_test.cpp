@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include <weft/nn/mixture_of_experts.hpp>
 #include <weft/onnx/save.hpp>
 #include <weft/weft.hpp>
 
@@ -159,6 +160,9 @@ TEST_CASE("save_onnx: extents that operands determine are numbers, and equal one
   CHECK(g.inputs[0].dims == strings{"x_0", "x_1"});
   CHECK(g.inputs[1].dims == strings{"x_1", "y_1"});
   CHECK(g.outputs[0].dims == strings{"x_0", "y_1"});
+  const auto called = exported(matmul(x, y), {.inputs = {{"x", x}, {"y", y, {"inner"}}}});
+  CHECK(called.inputs[0].dims == strings{"x_0", "inner"});
+  CHECK(exported(x + x, {.inputs = {{"x", x, {"n", "n"}}}}).outputs[0].dims == strings{"n", "n"});
   const auto w = zeros<float>(extents<4, 3>{});
   CHECK(exported(matmul(x, w), {.inputs = {{"x", x}}}).inputs[0].dims == strings{"x_0", "4"});
   const auto of_size = zeros<float>(extents<dyn, dyn>{4, 3});
@@ -239,6 +243,10 @@ TEST_CASE("save_onnx: what cannot be exported is refused with its name, and no f
   CHECK_THROWS_WITH_AS(save_onnx(path, net(image)), doctest::Contains("set_training(model, false)"),
                        value_error);
   CHECK(net.norm.num_batches_tracked.item() == 0);
+  const auto experts =
+      mixture_of_experts<4>::create(4, 2, {.per_row = 1}, [] { return feed_forward<4>::create(4, 8); });
+  CHECK_THROWS_WITH_AS(save_onnx(path, experts(x), named), doctest::Contains("mixtures of experts"),
+                       value_error);
   const auto large = zeros<std::int64_t>(extents<4, 4>{});
   CHECK_THROWS_WITH_AS(save_onnx(path, max_pool2d<2>(large)),
                        doctest::Contains("op max_pool2d cannot be exported: MaxPool has no elements of i64"),

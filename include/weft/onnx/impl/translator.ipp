@@ -3,9 +3,11 @@
 // several operators are in translator_ops.ipp.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <weft/onnx/translator.hpp>
 
@@ -82,7 +84,7 @@ WEFT_DEFINE int known_values::symbol(const std::string& name, const std::string&
   const int next = static_cast<int>(symbols_.size());
   if (!name.empty())
     if (const auto [known, is_new] = by_name_.emplace(name, next); !is_new) return known->second;
-  symbols_.push_back({name.empty() ? otherwise : name, next, {}});
+  symbols_.push_back({name.empty() ? otherwise : name, !name.empty(), next, {}});
   return next;
 }
 
@@ -93,9 +95,11 @@ WEFT_DEFINE int known_values::representative(int symbol) const {
 }
 
 WEFT_DEFINE void known_values::unify(int a, int b) {
-  const int first = std::min(representative(a), representative(b)),
-            second = std::max(representative(a), representative(b));
+  int first = std::min(representative(a), representative(b)),
+      second = std::max(representative(a), representative(b));
   if (first == second) return;
+  const auto is_given = [&](int symbol) { return symbols_[static_cast<std::size_t>(symbol)].is_given; };
+  if (is_given(second) && !is_given(first)) std::swap(first, second);
   symbols_[static_cast<std::size_t>(second)].same_as = first;
   if (const auto number = symbols_[static_cast<std::size_t>(second)].number) fix(first, *number);
 }
@@ -129,6 +133,7 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
     case detail::number_of<op::amin>:
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return true;
+    case detail::number_of<op::standardize>:  // epsilons are f32
     case detail::number_of<op::batch_norm>:
       for (int k = 0; k < n.operands; ++k)
         if (g[n.operand[k]].result.type != dtype::f32) return false;
@@ -392,6 +397,7 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
       return pool2d(n, "MaxPool");
     case detail::number_of<op::avg_pool2d>: return pool2d(n, "AveragePool");
     case detail::number_of<op::batch_norm>: return batch_norm(n);
+    case detail::number_of<op::standardize>: return standardize(n);
     case detail::number_of<op::sum>: return dims_reduction(n, "ReduceSum");
     case detail::number_of<op::mean>: return dims_reduction(n, "ReduceMean");
     case detail::number_of<op::amax>: return dims_reduction(n, "ReduceMax");

@@ -149,6 +149,12 @@ WEFT_DEFINE std::string translator::batch_norm(const node& n) {
                    {{"epsilon", static_cast<float>(weft::number_of(n.at))}});
 }
 
+WEFT_DEFINE std::string translator::standardize(const node& n) {
+  const shape features{1, {n.result.extents.last()}};
+  return to_.apply("LayerNormalization", {operand(n, 0), expanded(scalar(1, dtype::f32), features)},
+                   {{"epsilon", static_cast<float>(weft::number_of(n.at))}});
+}
+
 /// Heads with the same keys and values are a dim of their own, along which these are repeated.
 WEFT_DEFINE std::string translator::attention(const node& n) {
   const shape &q = spec(n, 0).extents, &k = spec(n, 1).extents;
