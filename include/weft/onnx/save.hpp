@@ -89,16 +89,17 @@ class exporter {
   void add_input(const onnx_input& input);
   /// Adds the value `name`, whose extents are numbers.
   void add_known(const std::shared_ptr<tensor_state>& t, const std::string& name);
-  void note_read(const tensor_state* t);
   /// The value of a tensor that is read; a constant, if it has none so far.
   const known_value& known(const std::shared_ptr<tensor_state>& t);
+  /// The extents of the input or output `name`.
+  std::vector<dimension> dimensions_of(const std::vector<extent>& extents, const std::string& name) const;
 
   const onnx_options& options_;
   operator_graph file_;
   operator_graph* here_ = &file_;  // to which programs are appended
   known_values values_;
   std::vector<bool> is_read_;  // by input
-  std::size_t outputs_ = 0;
+  std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>> outputs_;
 };
 
 namespace detail {
@@ -184,8 +185,8 @@ void add_outputs(exporter& to, const bundle<E...>& b) {
 /// run time, as reshape's, are constants. Before, call set_training(model, false).
 ///
 /// Values are those of `eval` up to the rounding of ONNX Runtime's own kernels; bf16 and f16 are computed in
-/// f32 and rounded wherever weft rounds, integers as integers. Not defined by ONNX are extrema, orders and
-/// argmax of NaN, and indices out of range, which weft refuses.
+/// f32 and rounded wherever weft rounds, integers as integers. ONNX does not define orders and positions of
+/// NaN, and not all that eval refuses: indices and bounds of slices out of range when the model is run.
 ///
 /// Throws value_error, naming the op, for what ONNX has no operators for: random numbers, derivatives of
 /// attention, convolutions and pooling, native ops of your own, batch norm in training, mixtures of

@@ -91,8 +91,8 @@ graph::compute_graph with_operators(const graph::compute_graph& g);
 /// Translates one graph, made by with_operators.
 class translator {
  public:
-  /// `o` are the operands of the graph and `numbers` the values of its symbols. Tensors that are not among
-  /// `values` become constants.
+  /// `o` are the operands of the graph, whose tensors are among `values`, and `numbers` the values of its
+  /// symbols.
   translator(operator_graph& to, const graph::compute_graph& g, const runtime::operands& o,
              const runtime::symbol_values& numbers, known_values& values);
 
@@ -106,11 +106,12 @@ class translator {
   using node = graph::node;
 
   std::string translate(const node& n);
-  std::string leaf(const node& n);
   std::string composed(const node& n);
   std::string native(const node& n);
 
-  // Operands, which are translated when they are asked for.
+  const known_value& value_of_leaf(index_t number) const {
+    return *values_.find(operands_.leaves[static_cast<std::size_t>(number)].get());
+  }
   const std::string& operand(const node& n, int k) { return name_of(n.operand[k]); }
   const tensor_spec& spec(const node& n, int k) const { return g_[n.operand[k]].result; }
   /// Operand k converted to type `t`.
@@ -183,8 +184,8 @@ class translator {
   const runtime::operands& operands_;
   const runtime::symbol_values& numbers_;
   known_values& values_;
-  std::vector<std::string> names_;                    // by node
-  std::map<index_t, std::optional<extent>> extents_;  // of symbols
+  std::vector<std::string> names_;     // by node
+  std::map<index_t, extent> extents_;  // of symbols
 };
 
 }  // namespace weft::onnx

@@ -65,11 +65,6 @@ WEFT_DEFINE void exporter::add_input(const onnx_input& input) {
   values_.add(std::move(v));
 }
 
-WEFT_DEFINE void exporter::note_read(const tensor_state* t) {
-  for (std::size_t i = 0; i < options_.inputs.size(); ++i)
-    if (options_.inputs[i].state.get() == t) is_read_[i] = true;
-}
-
 WEFT_DEFINE std::shared_ptr<tensor_state> exporter::append(const graph::compute_graph& g,
                                                            const runtime::operands& o) {
   runtime::plan_view sizes;
@@ -78,7 +73,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> exporter::append(const graph::compute_
   sizes.checks = all_of(g.dims.checks);
   sizes.laws = all_of(g.dims.laws);
   const runtime::symbol_values numbers = runtime::resolve_symbols(sizes, o.leaves, o.sizes);
-  for (const auto& leaf : o.leaves) note_read(leaf.get());
+  for (const auto& leaf : o.leaves) (void)known(leaf);
   translator t(*here_, g, o, numbers, values_);
   const int output = g.outputs[0];
   shape extents = g[output].result.extents;
@@ -95,7 +90,7 @@ namespace detail {
 inline std::shared_ptr<tensor_state> like(const tensor_state& t, const shape& extents) {
   return make_recycled<tensor_state>(t.where, extents, t.type, buffer());
 }
-inline std::vector<dimension> dimensions_of(const std::vector<extent>& extents) {
+inline std::vector<dimension> dimensions_in_body(const std::vector<extent>& extents) {
   std::vector<dimension> all;
   for (const extent& e : extents) all.push_back(e.is_number() ? e.number : dyn);
   return all;
@@ -137,8 +132,8 @@ WEFT_DEFINE exporter::recurrence exporter::begin(const std::shared_ptr<tensor_st
                x,
                detail::like(*x, of_element),
                detail::like(*x, extents)};
-  r.body->add_input(state.name, type_in_file(x->type), detail::dimensions_of(state.extents));
-  r.body->add_input(element.name, type_in_file(x->type), detail::dimensions_of(element.extents));
+  r.body->add_input(state.name, type_in_file(x->type), detail::dimensions_in_body(state.extents));
+  r.body->add_input(element.name, type_in_file(x->type), detail::dimensions_in_body(element.extents));
   element.state = r.element;
   state.state = r.state;
   values_.add(std::move(element));
@@ -152,7 +147,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> exporter::end(const recurrence& r,
   const std::vector<extent>& extents = known(r.state).extents;
   const dtype t = type_in_file(after->type);
   for (const char* name : {"state_after", "state_of_sequence"})
-    r.body->add_output(r.body->new_name(name), known(after).name, t, detail::dimensions_of(extents));
+    r.body->add_output(r.body->new_name(name), known(after).name, t, detail::dimensions_in_body(extents));
   here_ = r.outer;
   const names results = here_->scan(r.body, r.operands, {{"num_scan_inputs", std::int64_t{1}}}, 2);
   shape all{1, {r.sequence->extents[0]}};
@@ -165,45 +160,49 @@ WEFT_DEFINE std::shared_ptr<tensor_state> exporter::end(const recurrence& r,
 }
 
 WEFT_DEFINE const known_value& exporter::known(const std::shared_ptr<tensor_state>& t) {
-  note_read(t.get());
-  if (!values_.find(t.get())) add_known(t, file_.constant(io::stored(*t)));
+  for (std::size_t i = 0; i < options_.inputs.size(); ++i)
+    if (options_.inputs[i].state == t) is_read_[i] = true;
+  if (!values_.find(t.get())) {
+    const std::string name = file_.new_name("constant");
+    file_.add_initializer(name, io::stored(*t));
+    add_known(t, name);
+  }
   return *values_.find(t.get());
 }
 
 WEFT_DEFINE void exporter::add_output(const std::shared_ptr<tensor_state>& t, std::size_t outputs) {
   if (!options_.outputs.empty() && options_.outputs.size() != outputs)
     detail::refuse_outputs(options_.outputs.size(), outputs);
-  std::string name;
-  if (!options_.outputs.empty()) {
-    name = options_.outputs[outputs_];
-  } else {
-    name = outputs == 1 ? "output" : "output_" + std::to_string(outputs_);
-    file_.reserve(name, "output");
-  }
-  ++outputs_;
-  const known_value& v = known(t);
-  std::vector<dimension> extents;
-  for (std::size_t d = 0; d < v.extents.size(); ++d) {
-    const extent& e = v.extents[d];
-    if (e.symbol >= 0) extents.push_back(values_.dimension_of(e.symbol));
-    else if (e.is_number()) extents.push_back(e.number);
-    else extents.push_back(name + "_" + std::to_string(d));
-  }
-  file_.add_output(name, is_narrow(t->type) ? converted(file_, v.name, t->type) : v.name, t->type,
-                   std::move(extents));
+  std::string name = outputs == 1 ? "output" : "output_" + std::to_string(outputs_.size());
+  if (options_.outputs.empty()) file_.reserve(name, "output");
+  else name = options_.outputs[outputs_.size()];
+  outputs_.emplace_back(std::move(name), t);
 }
 
+/// Inputs and outputs come last, when all is known about their extents.
 WEFT_DEFINE void exporter::write(const std::string& path) {
+  for (const auto& [name, t] : outputs_) {
+    const known_value& v = known(t);
+    file_.add_output(name, is_narrow(t->type) ? converted(file_, v.name, t->type) : v.name, t->type,
+                     dimensions_of(v.extents, name));
+  }
   for (std::size_t i = 0; i < options_.inputs.size(); ++i) {
     const onnx_input& input = options_.inputs[i];
     if (!is_read_[i])
       refuse<value_error>({"weft: onnx: input ", input.name, " is no operand of the expression"});
-    std::vector<dimension> extents;
-    for (const extent& e : values_.find(input.state.get())->extents)
-      extents.push_back(e.symbol >= 0 ? values_.dimension_of(e.symbol) : dimension(e.number));
-    file_.add_input(input.name, input.state->type, std::move(extents));
+    file_.add_input(input.name, input.state->type, dimensions_of(known(input.state).extents, input.name));
   }
   file_.write(path, options_.storage);
+}
+
+WEFT_DEFINE std::vector<dimension> exporter::dimensions_of(const std::vector<extent>& extents,
+                                                           const std::string& name) const {
+  std::vector<dimension> all;
+  for (const extent& e : extents)
+    if (e.symbol >= 0) all.push_back(values_.dimension_of(e.symbol));
+    else if (e.is_number()) all.push_back(e.number);
+    else all.push_back(name + "_" + std::to_string(all.size()));
+  return all;
 }
 
 }  // namespace weft::onnx

@@ -190,12 +190,6 @@ WEFT_DEFINE names translator::operands(const node& n) {
   return all;
 }
 
-WEFT_DEFINE std::string translator::leaf(const node& n) {
-  const auto& state = operands_.leaves[static_cast<std::size_t>(n.at[0])];
-  if (const known_value* v = values_.find(state.get())) return v->name;
-  return widened(to_, to_.constant(io::stored(*state)), n.result.type);
-}
-
 WEFT_DEFINE std::string translator::scalar(any_number x, dtype t) {
   io::stored_tensor value{type_in_file(t), {}, {}};
   visit_type(value.type, [&]<class T>(T) {
@@ -253,12 +247,9 @@ WEFT_DEFINE std::string translator::index(const node& n, int k) {
 WEFT_DEFINE void translator::note_symbols() {
   for (const node& n : g_.nodes) {
     if (n.op != &graph::info_of<op::leaf>) continue;
-    const known_value* v = values_.find(operands_.leaves[static_cast<std::size_t>(n.at[0])].get());
     for (int d = 0; d < n.result.extents.order; ++d) {
-      const index_t e = g_.dims.canonical(n.result.extents[d]);
-      const extent in_graph = extent_of(e);
-      const extent here =
-          v ? v->extents[static_cast<std::size_t>(d)] : extent{number_of(n.result.extents[d])};
+      const extent in_graph = extent_of(n.result.extents[d]),
+                   here = value_of_leaf(n.at[0]).extents[static_cast<std::size_t>(d)];
       if (here.symbol >= 0 && in_graph.symbol >= 0) values_.unify(here.symbol, in_graph.symbol);
       else if (here.symbol >= 0 && in_graph.is_number()) values_.fix(here.symbol, in_graph.number);
       else if (in_graph.symbol >= 0 && here.is_number()) values_.fix(in_graph.symbol, here.number);
@@ -281,16 +272,11 @@ WEFT_DEFINE extent translator::combined(const char* op, const extent& a, const e
 WEFT_DEFINE extent translator::extent_of(index_t e) {
   e = g_.dims.canonical(e);
   if (e >= 0) return {e};
-  if (const auto& known = extents_[e]) return *known;
+  if (const auto known = extents_.find(e); known != extents_.end()) return known->second;
   const symbol s = g_.dims.formula(e);
   extent found;
   switch (s.kind) {
-    case symbol_kind::leaf_extent: {
-      const auto& leaf = operands_.leaves[static_cast<std::size_t>(s.a)];
-      const known_value* v = values_.find(leaf.get());
-      found = v ? v->extents[static_cast<std::size_t>(s.b)] : extent{number_of(e)};
-      break;
-    }
+    case symbol_kind::leaf_extent: found = value_of_leaf(s.a).extents[static_cast<std::size_t>(s.b)]; break;
     case symbol_kind::given: found = {number_of(e)}; break;
     case symbol_kind::add: found = combined("Add", extent_of(s.a), extent_of(s.b)); break;
     case symbol_kind::subtract: found = combined("Sub", extent_of(s.a), extent_of(s.b)); break;
@@ -357,7 +343,7 @@ WEFT_DEFINE std::string translator::translate(const node& n) {
   if (const char* name = detail::find_operator(detail::elementwise_operators, n.op->number))
     return to_.apply(name, operands(n));
   switch (n.op->number) {
-    case detail::number_of<op::leaf>: return leaf(n);
+    case detail::number_of<op::leaf>: return value_of_leaf(n.at[0]).name;
     case detail::number_of<op::argument>:
       return scalar(operands_.numbers[static_cast<std::size_t>(n.at[0])], n.result.type);
     case detail::number_of<op::constant>: return scalar(any_number{n.at[0]}, n.result.type);
