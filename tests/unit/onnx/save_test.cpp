@@ -192,6 +192,12 @@ TEST_CASE("save_onnx: a recurrence is one Scan, for any length") {
   CHECK(body.count("MatMul") == 1);
   CHECK(body.inputs[1].dims == strings{"?", "20"});
   CHECK(g.outputs[0].dims == strings{"T", "B", "5"});
+
+  const auto gates = zeros<float>(extents<dyn, 2, dyn>{4, 20});
+  CHECK_THROWS_WITH_AS(
+      exported(detail::recurrence(detail::lstm_step<decltype(layer.weight_hh_l0)>{layer.weight_hh_l0}, gates),
+               {.inputs = {{"gates", gates}}}),
+      doctest::Contains("needs a first state"), value_error);
 }
 
 TEST_CASE("save_onnx: bf16 is computed in f32 and rounded; values of its type are at the borders alone") {

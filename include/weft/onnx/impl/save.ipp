@@ -119,6 +119,9 @@ WEFT_DEFINE exporter::recurrence exporter::begin(const std::shared_ptr<tensor_st
     state.extents = known(first).extents;
     start = known(first).name;
   } else {
+    if (!sequence.extents.back().is_number())
+      refuse<value_error>(
+          {"weft: onnx: a recurrence over a number of features that is not known needs a first state"});
     for (int d = 0; d < extents.order; ++d)
       state.extents.push_back(from[d] < -1 ? sequence.extents[static_cast<std::size_t>(-1 - from[d])]
                                            : extent{extents[d]});
