@@ -62,6 +62,9 @@ class onnx_cases {
   /// The relative error that is allowed from now on, of results in f32.
   void allow(double error) { error_ = error; }
 
+  /// Where the elements of tensors are written from now on.
+  void store(onnx::tensor_storage where) { storage_ = where; }
+
   /// f(x...) with its operands as inputs.
   template <class F, class... X>
   void add(const std::string& name, F f, const X&... x) {
@@ -71,7 +74,7 @@ class onnx_cases {
   template <class F, class... X>
   void add_resized(const std::string& name, F f, const std::tuple<X...>& example,
                    const std::tuple<X...>& actual, const io::named_tensors& named = {}) {
-    onnx_options options{.inputs = {}, .outputs = {"y"}, .tensors = named};
+    onnx_options options{.inputs = {}, .outputs = {"y"}, .tensors = named, .storage = storage_};
     int k = 0;
     const auto number = [&] { return "x" + std::to_string(k++); };
     std::apply([&](const auto&... x) { (options.inputs.push_back({number(), x}), ...); }, example);
@@ -88,6 +91,7 @@ class onnx_cases {
  private:
   std::string folder_;
   double error_ = 2e-6;
+  onnx::tensor_storage storage_ = onnx::tensor_storage::in_file;
 };
 
 }  // namespace weft

@@ -116,7 +116,8 @@ void products(onnx_cases& to, const std::string& type) {
 /// Products whose sums are exact in f32, so that they are rounded in one way, and read as f32.
 template <element T>
 void rounded(onnx_cases& to, const std::string& type) {
-  const auto a = numbers<T>(extents<5, 13>{}), b = numbers<T>(extents<13, 7>{}, 1);
+  const auto a = numbers<T>(extents<5, 13>{});
+  const auto b = numbers<T>(extents<13, 7>{}, 1);
   to.add(
       "rounded_matmul_" + type, [](auto x, auto y) { return cast<float>(matmul(x * x, y * y)); }, a, b);
   to.add(
@@ -223,4 +224,9 @@ int main(int, char** arguments) {
       std::tuple(numbers<float>(extents<dyn, dyn, 5>{2, 1}), numbers<float>(extents<dyn, 4>{1})),
       std::tuple(numbers<float>(extents<dyn, dyn, 5>{5, 3}), numbers<float>(extents<dyn, 4>{3})),
       state_dict(recurrent));
+  to.store(onnx::tensor_storage::in_another_file);
+  const linear<40, 50> wide;
+  to.add_resized(
+      "in_two_files", [&wide](auto x) { return wide(x); }, std::tuple(numbers<float>(extents<dyn, 40>{1})),
+      std::tuple(numbers<float>(extents<dyn, 40>{3})), state_dict(wide));
 }

@@ -180,4 +180,20 @@ int main(int, char** arguments) {
       "gradient_gather",
       [](auto a, auto i) { return grad([i](auto z) { return sum(square(index_select<0>(z, i))); }, a); },
       numbers<float>(extents<5, 2>{}), indices<std::int64_t>(5, extents<9>{}));
+
+  constexpr float infinity = __builtin_inff();
+  const auto y = from(extents<3, 4>{}, std::vector<float>{-infinity, -infinity, -infinity, -infinity,
+                                                          infinity, 1, 2, 3, -infinity, 3, 2, 1});
+  to.add(
+      "infinite_softmax", [](auto a) { return softmax(a); }, y);
+  to.add(
+      "infinite_log_softmax", [](auto a) { return log_softmax(a); }, y);
+  to.add(
+      "infinite_logsumexp", [](auto a) { return logsumexp(a, dims<1>); }, y);
+  to.add(
+      "infinite_max_pool2d", [](auto a) { return max_pool2d<2, pool_options{.padding = 1}>(a); }, y);
+  to.add(
+      "infinite_cumsum", [](auto a) { return cumsum<1>(a); }, y);
+  to.add(
+      "infinite_sort", [](auto a) { return sort<1>(a); }, y);
 }

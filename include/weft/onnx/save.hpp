@@ -185,11 +185,12 @@ void add_outputs(exporter& to, const bundle<E...>& b) {
 /// run time, as reshape's, are constants. Before, call set_training(model, false).
 ///
 /// Values are those of `eval` up to the rounding of ONNX Runtime's own kernels; bf16 and f16 are computed in
-/// f32 and rounded wherever weft rounds, integers as integers. ONNX does not define orders and positions of
-/// NaN, and not all that eval refuses: indices and bounds of slices out of range when the model is run.
+/// f32 and rounded wherever weft rounds, integers as integers. ONNX does not define amax, amin, max_pool2d,
+/// orders and positions of NaN, and not all that eval refuses: indices and bounds of slices out of range when
+/// the model is run.
 ///
 /// Throws value_error, naming the op, for what ONNX has no operators for: random numbers, derivatives of
-/// attention, convolutions and pooling, native ops of your own, batch norm in training, mixtures of
+/// attention, convolutions, pooling and cumprod, native ops of your own, batch norm in training, mixtures of
 /// experts. Also if names are not unique, an input is not read by `e`, or the file would be 2 GiB or larger;
 /// shape_error as evaluation; io_error if the file cannot be written.
 template <expression E>
