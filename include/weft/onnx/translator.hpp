@@ -133,7 +133,8 @@ class translator {
   /// `x`, computed in type_in_file(t), rounded to type `t`.
   std::string rounded(const std::string& x, dtype t);
   extent extent_of(index_t e);
-  extent combined(const char* op, const extent& a, const extent& b);
+  /// The sum, difference, product or quotient of two extents.
+  extent combined(symbol_kind how, const extent& a, const extent& b);
   std::vector<extent> extents_of(const shape& s);
   std::string value_of(const std::vector<extent>& all) { return onnx::value_of(to_, all); }
   std::string value_of(index_t e) { return value_of({extent_of(e)}); }

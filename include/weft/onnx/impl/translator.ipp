@@ -257,16 +257,17 @@ WEFT_DEFINE void translator::note_symbols() {
   }
 }
 
-WEFT_DEFINE extent translator::combined(const char* op, const extent& a, const extent& b) {
-  if (a.is_number() && b.is_number()) {
-    switch (op[0]) {
-      case 'A': return {a.number + b.number};
-      case 'S': return {a.number - b.number};
-      case 'M': return {a.number * b.number};
-      default: return {a.number / b.number};
-    }
+WEFT_DEFINE extent translator::combined(symbol_kind how, const extent& a, const extent& b) {
+  const bool known = a.is_number() && b.is_number();
+  const auto computed = [&](const char* op, index_t number) -> extent {
+    return known ? extent{number} : extent{0, to_.apply(op, {value_of({a}), value_of({b})})};
+  };
+  switch (how) {
+    case symbol_kind::add: return computed("Add", a.number + b.number);
+    case symbol_kind::subtract: return computed("Sub", a.number - b.number);
+    case symbol_kind::multiply: return computed("Mul", wrapping_product(a.number, b.number));
+    default: return computed("Div", known ? a.number / b.number : 0);
   }
-  return {0, to_.apply(op, {value_of({a}), value_of({b})})};
 }
 
 WEFT_DEFINE extent translator::extent_of(index_t e) {
@@ -278,13 +279,13 @@ WEFT_DEFINE extent translator::extent_of(index_t e) {
   switch (s.kind) {
     case symbol_kind::leaf_extent: found = value_of_leaf(s.a).extents[static_cast<std::size_t>(s.b)]; break;
     case symbol_kind::given: found = {number_of(e)}; break;
-    case symbol_kind::add: found = combined("Add", extent_of(s.a), extent_of(s.b)); break;
-    case symbol_kind::subtract: found = combined("Sub", extent_of(s.a), extent_of(s.b)); break;
-    case symbol_kind::multiply: found = combined("Mul", extent_of(s.a), extent_of(s.b)); break;
-    case symbol_kind::divide: found = combined("Div", extent_of(s.a), extent_of(s.b)); break;
+    case symbol_kind::add:
+    case symbol_kind::subtract:
+    case symbol_kind::multiply:
+    case symbol_kind::divide: found = combined(s.kind, extent_of(s.a), extent_of(s.b)); break;
     case symbol_kind::divide_up: {
-      const extent by = extent_of(s.b), rest = combined("Sub", by, {1});
-      found = combined("Div", combined("Add", extent_of(s.a), rest), by);
+      const extent by = extent_of(s.b), rest = combined(symbol_kind::subtract, by, {1});
+      found = combined(symbol_kind::divide, combined(symbol_kind::add, extent_of(s.a), rest), by);
       break;
     }
     default: refuse<value_error>({"weft: onnx: an expression of divided layers cannot be exported"});

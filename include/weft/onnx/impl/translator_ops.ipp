@@ -31,11 +31,13 @@ WEFT_DEFINE std::string translator::pad(const node& n) {
   extent& e = s[static_cast<std::size_t>(dim)];
   if (const index_t step = n.at[3]; step > 1) {
     x = padded(to_.apply("Unsqueeze", {x, to_.constant({dim + 1})}), dim + 1, {0}, {step - 1}, t);
-    e = combined("Mul", e, {step});
+    e = combined(symbol_kind::multiply, e, {step});
     x = reshaped(x, s);
   }
   const extent before = extent_of(n.at[1]);
-  return padded(x, dim, before, combined("Sub", combined("Sub", extent_of(n.at[2]), before), e), t);
+  return padded(
+      x, dim, before,
+      combined(symbol_kind::subtract, combined(symbol_kind::subtract, extent_of(n.at[2]), before), e), t);
 }
 
 /// The windows along one dim after the other, by the positions of their elements.
@@ -162,7 +164,7 @@ WEFT_DEFINE std::string translator::attention(const node& n) {
               values = permuted(operand(n, 2), {0, 2, 1, 3});
   const bool in_groups = g_.dims.canonical(q[2]) != g_.dims.canonical(k[2]);
   if (in_groups) {
-    const extent group = combined("Div", extent_of(q[2]), extent_of(k[2]));
+    const extent group = combined(symbol_kind::divide, extent_of(q[2]), extent_of(k[2]));
     const auto at = [&](index_t e) { return extent_of(e); };
     queries = reshaped(queries, {at(q[0]), at(k[2]), group, at(q[1]), at(q[3])});
     keys = to_.apply("Unsqueeze", {keys, to_.constant({2})});
