@@ -139,6 +139,19 @@ if(WEFT_TEST_FULL AND weft_doctest_headers)
     --compiler ${CMAKE_CXX_COMPILER} --build ${scratch}/placement_mutations)
 endif()
 
+# ONNX models in ONNX Runtime, which is no dependency.
+execute_process(COMMAND ${Python3_EXECUTABLE} -c "import ml_dtypes, numpy, onnx, onnxruntime"
+                RESULT_VARIABLE no_onnxruntime OUTPUT_QUIET ERROR_QUIET)
+if(no_onnxruntime)
+  weft_without("onnx and onnxruntime for Python" "no tests agree/onnx_*")
+else()
+  foreach(cases elementwise shapes models)
+    weft_test_program(weft_test_agree_onnx_${cases} agree/onnx_${cases}.cpp)
+    weft_add_test(agree/onnx_${cases} agree
+      COMMAND ${Python3_EXECUTABLE} ${folder}/agree/check_onnx.py $<TARGET_FILE:weft_test_agree_onnx_${cases}>)
+  endforeach()
+endif()
+
 # Bytes that are no files, requests, calls, recordings, schedules or meshes.
 set(seconds 10)
 if(WEFT_TEST_FULL)

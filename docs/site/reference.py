@@ -10,7 +10,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "include" / "weft"
-FOLDERS = ["tensor", "expr", "op", "grad", "run", "nn", "optim", "train", "io", "parallel", "comm", "device", "gpu",
+FOLDERS = ["tensor", "expr", "op", "grad", "run", "nn", "optim", "train", "io", "onnx", "parallel", "comm", "device", "gpu",
            "base", "shape", "graph", "lower"]
 
 

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include <weft/io/tensor_files.hpp>
+#include <weft/onnx/save.hpp>
 #include <weft/optim/clip.hpp>
 #include <weft/train/line_log.hpp>
 #include <weft/train/loader.hpp>
@@ -158,6 +159,14 @@ int main() {
   for (const auto& [name, t] : io::read_tensors("model.npz").tensors)
     std::cout << name << ' ' << to_string(t.extents) << '\n';
   // [/numpy]
+
+  section("onnx");
+  // [onnx]
+  auto batch = zeros<float>(extents<dyn, 4>{1});                 // its elements do not matter
+  save_onnx("model.onnx", model(batch),
+            {.inputs = {{"x", batch, {"batch"}}}, .outputs = {"y"}, .tensors = state_dict(model)});
+  std::cout << std::filesystem::exists("model.onnx") << '\n';
+  // [/onnx]
 
   section("share");
   std::cout << to_string(std::get<0>(part_of(made(1), 1, 2).next()).extents()) << '\n';

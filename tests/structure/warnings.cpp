@@ -13,6 +13,7 @@
 #include <weft/comm/threads.hpp>
 #include <weft/gpu/open.hpp>
 #include <weft/io/tensor_files.hpp>
+#include <weft/onnx/save.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/expert_parallel.hpp>
 #include <weft/parallel/hook.hpp>
@@ -117,6 +118,8 @@ void files() {
   std::cout << eval(sum(io::load<double, extents<dyn, dyn>>("x.npy", {.convert = true}))).item() << '\n';
   io::save("x.npz", {{"x", x.state()}});
   io::load("x.npz", {{"x", x.state()}}, {.prefix = ""});
+  const lstm<3, 4> layer;
+  save_onnx("x.onnx", layer(unsqueeze<0>(x)), {.inputs = {{"x", x}}, .tensors = state_dict(layer)});
 }
 
 }  // namespace

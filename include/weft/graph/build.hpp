@@ -117,7 +117,7 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
   const inferred law = detail::read_law(dims, op, at, specs, count);
   if (detail::widen_operands(op, v, count)) return cast_to(apply(op, at, v, count), law.value.type);
   n.result = law.value;
-  if (is_formula) return cast_to({this, op.expand(*this, n)}, law.value.type);
+  if (is_formula && !keeps_formulas) return cast_to({this, op.expand(*this, n)}, law.value.type);
   for (int i = 0; i < count; ++i)
     n.needs_gradient |= v[i].get().needs_gradient && is_floating(n.result.type);
   if (const int simpler = simplified(*this, n); simpler >= 0) return {this, simpler};

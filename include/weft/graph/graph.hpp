@@ -123,6 +123,7 @@ class compute_graph {
   int leaves = 0;
   int arguments = 0;
   int sizes = 0;
+  bool keeps_formulas = false;  // composed ops without a vjp, too, are nodes rather than their formulas
 
   constexpr int size() const { return nodes.size(); }
   constexpr const node& operator[](int i) const { return nodes[i]; }

@@ -32,6 +32,7 @@ constexpr compute_graph without_nodes(const compute_graph& g) {
   to.leaves = g.leaves;
   to.arguments = g.arguments;
   to.sizes = g.sizes;
+  to.keeps_formulas = g.keeps_formulas;
   return to;
 }
 
@@ -71,26 +72,34 @@ constexpr compute_graph with_canonical_extents(const compute_graph& g) {
 }
 
 /// Whether a formula is left that is to be expanded: formulas may be written in terms of others.
-constexpr bool holds_formulas(const compute_graph& g) {
+template <class Keeps>
+constexpr bool holds_formulas(const compute_graph& g, Keeps keeps) {
   for (int i = 0; i < g.size(); ++i)
-    if (g[i].op->kind == op::op_kind::composed) return true;
+    if (g[i].op->kind == op::op_kind::composed && !keeps(g, g[i])) return true;
   return false;
 }
 
-/// `g` with composed ops expanded to their formulas and without ops that matter for differentiation only.
-/// Repeated if formulas hold others, or derivatives or formulas have unified extents of earlier nodes.
-constexpr compute_graph expanded(const compute_graph& g) {
-  compute_graph formulas = rewritten(g, [](compute_graph& to, const node& n) {
+/// `g` with composed ops expanded to their formulas, but for those nodes n of a graph for which
+/// keeps(graph, n), and without ops that matter for differentiation only. Repeated if formulas hold others,
+/// or derivatives or formulas have unified extents of earlier nodes.
+template <class Keeps>
+constexpr compute_graph expanded(const compute_graph& g, Keeps keeps) {
+  compute_graph formulas = rewritten(g, [keeps](compute_graph& to, const node& n) {
     if (n.op == &info_of<op::detach>) return n.operand[0];
-    if (n.op->kind != op::op_kind::composed) {
+    if (n.op->kind != op::op_kind::composed || keeps(to, n)) {
       const int simpler = n.op->arity > 0 ? simplified(to, n) : -1;
       return simpler >= 0 ? simpler : to.intern(n).id;
     }
     return cast_to({&to, n.op->expand(to, n)}, n.result.type).id;
   });
   if (formulas.dims.unified) formulas = with_canonical_extents(formulas);
-  else if (!holds_formulas(formulas)) return formulas;
-  return expanded(formulas);
+  else if (!holds_formulas(formulas, keeps)) return formulas;
+  return expanded(formulas, keeps);
+}
+
+/// The same with all composed ops expanded.
+constexpr compute_graph expanded(const compute_graph& g) {
+  return expanded(g, [](const compute_graph&, const node&) { return false; });
 }
 
 }  // namespace weft::graph

@@ -66,6 +66,12 @@ concept divides_positions = requires {
   typename Evaluator::options::positions_service;
 };
 
+/// An evaluator that does not compute the steps one by one: it has a function
+/// scan<Element, State>(x, first, step), which returns the states of a recurrence over x; `first` is null for
+/// one of zeros.
+template <class Evaluator>
+concept sequence_scanner = Evaluator::scans_sequences;
+
 [[noreturn, gnu::cold]] inline void refuse_no_steps(const shape& x) {
   refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no element"});
 }
@@ -123,6 +129,13 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   for (int d = 1; d < x.extents().order; ++d) one.append(x.extents()[d]);
   const shape of_state = Step::state_of(one);
   for (int d = 0; d < of_state.order; ++d) extents.append(of_state[d]);
+  if constexpr (sequence_scanner<std::remove_cvref_t<decltype(evaluator)>>) {
+    std::shared_ptr<tensor_state> first;
+    if constexpr (sizeof...(Start) > 0)
+      first = n.start.apply([&](const auto& e) { return as_leaf(evaluator, resolve(to, v, e)).state(); });
+    using one_element = decltype(evaluator.eval_program(select<0, 0>(x)));
+    return state(evaluator.template scan<one_element, one_state>(x.state(), first, n.step));
+  }
   state now;
   if constexpr (sizeof...(Start) > 0) {
     now = n.start.apply([&](const auto& e) {

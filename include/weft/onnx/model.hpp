@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+// What an ONNX file is made of: nodes, initializers, inputs and outputs, and how they are written.
+//
+//   onnx::operator_graph g;
+//   g.add_input("x", dtype::f32, {onnx::dimension(2), onnx::dimension("batch")});
+//   g.add_output("y", g.apply("Relu", {"x"}), dtype::f32, {onnx::dimension(2), onnx::dimension("batch")});
+//   g.write("relu.onnx");
+//
+// Opset 18, in which ScatterElements adds, Pad has axes and reductions take them as an operand; read by ONNX
+// Runtime since 1.14. IR version 8, the one of that opset.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <weft/base/dtype.hpp>
+#include <weft/io/stored_tensor.hpp>
+#include <weft/onnx/protobuf.hpp>
+
+namespace weft::onnx {
+
+/// The version of the operators that files are written in, and of the format.
+inline constexpr int opset = 18, ir_version = 8;
+
+/// The number of an element type in ONNX files.
+constexpr std::int64_t number_of_type(dtype t) {
+  switch (t) {
+    case dtype::f64: return 11;
+    case dtype::f32: return 1;
+    case dtype::bf16: return 16;
+    case dtype::f16: return 10;
+    case dtype::i64: return 7;
+    case dtype::i32: return 6;
+    case dtype::u8: return 2;
+    default: return 9;
+  }
+}
+
+/// Names of values.
+using names = std::vector<std::string>;
+/// Numbers of an attribute.
+using integers = std::vector<std::int64_t>;
+
+/// An attribute of a node.
+class attribute {
+ public:
+  attribute(const char* name, std::int64_t value);
+  attribute(const char* name, float value);
+  attribute(const char* name, const char* value);
+  attribute(const char* name, const integers& value);
+
+  const protobuf_message& message() const { return message_; }
+
+ private:
+  attribute(const char* name, int type);
+  protobuf_message message_;
+};
+/// The attributes of a node.
+using attribute_list = std::vector<attribute>;
+
+/// An extent of an input or output: a number, or a name, which stands for any number; dyn if it is not said.
+struct dimension {
+  index_t number = dyn;
+  std::string name{};
+
+  dimension(index_t n) : number(n) {}
+  dimension(std::string symbol) : name(std::move(symbol)) {}
+};
+
+/// Where the elements of initializers are written.
+enum class tensor_storage : std::uint8_t {
+  in_file,         // in the model's file, which Protocol Buffers limit to 2 GiB
+  in_another_file  // in FILE.data beside it, except those of less than 1 KiB
+};
+
+/// A graph, or the body of a node that has one. Equal nodes are one node, and what no output needs is not
+/// written.
+class operator_graph {
+ public:
+  operator_graph() = default;
+  /// A body in `outer`, whose values its nodes may read.
+  explicit operator_graph(operator_graph& outer) : root_(outer.root_) {}
+  operator_graph(const operator_graph&) = delete;
+  operator_graph& operator=(const operator_graph&) = delete;
+
+  /// Makes `name` the name of one value. Throws value_error if it is one already, is empty or not UTF-8;
+  /// `what` it is to be, such as "input", for the message.
+  void reserve(const std::string& name, const char* what);
+  /// A name that begins with `base` and that no value has.
+  std::string new_name(const std::string& base);
+
+  /// The outputs of operator `op`, `results` of them. An operand that is left out has an empty name.
+  names apply_all(const std::string& op, const names& operands, const attribute_list& attributes,
+                  int results);
+  /// The output of operator `op`.
+  std::string apply(const std::string& op, const names& operands, const attribute_list& attributes = {}) {
+    return apply_all(op, operands, attributes, 1)[0];
+  }
+  /// The outputs of a Scan over `body`. Its operands and outputs are states, and then sequences.
+  names scan(std::shared_ptr<operator_graph> body, const names& operands, const attribute_list& attributes,
+             int results);
+
+  /// A constant; equal ones have one name.
+  std::string constant(io::stored_tensor value);
+  /// i64 numbers [n].
+  std::string constant(const integers& values);
+
+  /// An input, whose name is reserved.
+  void add_input(const std::string& name, dtype type, std::vector<dimension> extents);
+  /// A tensor of the file, whose name is reserved.
+  void add_initializer(const std::string& name, io::stored_tensor value);
+  /// An output, whose name is reserved, with the value `of`.
+  void add_output(const std::string& name, const std::string& of, dtype type, std::vector<dimension> extents);
+
+  /// Writes the file, replacing an existing one atomically. Throws io_error on failure, and value_error if it
+  /// would be too large.
+  void write(const std::string& path, tensor_storage storage = tensor_storage::in_file) const;
+
+ private:
+  struct operation {
+    std::string op;
+    names operands, results;
+    attribute_list attributes;
+    std::shared_ptr<operator_graph> body;
+  };
+  struct named_value {
+    std::string name;
+    dtype type;
+    std::vector<dimension> extents;
+  };
+  struct named_tensor {
+    std::string name;
+    io::stored_tensor value;
+  };
+
+  /// The nodes that outputs need, and the names of all values that they and outputs read.
+  std::vector<const operation*> needed(std::set<std::string>& read) const;
+  /// Elements that are written to another file: their position in it is added to `data`.
+  protobuf_message message(const std::string& location, std::vector<std::string_view>& data) const;
+  protobuf_message message(const operation& o) const;
+  static protobuf_message message(const named_value& v);
+
+  operator_graph* root_ = this;  // has the names and initializers of all bodies
+  std::deque<operation> operations_;
+  std::map<std::string, names> known_;  // results of operations, by what they compute
+  std::vector<named_value> inputs_, outputs_;
+
+  std::set<std::string> used_;
+  std::map<std::string, int> numbers_;  // of the next name, by what it begins with
+  std::deque<named_tensor> initializers_;
+  std::map<std::string, std::string> constants_;  // names, by type, extents and elements
+};
+
+}  // namespace weft::onnx
+
+#ifndef WEFT_COMPILED
+#include <weft/onnx/impl/model.ipp>
+#endif
