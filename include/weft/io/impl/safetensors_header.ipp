@@ -152,7 +152,10 @@ WEFT_DEFINE std::string safetensors_beginning(std::vector<tensor_entry>& tensors
     t.end = at;
     next(t.name);
     header += std::string("{\"dtype\":\"") + detail::stored_name(t.type) + "\",\"shape\":[";
-    for (int i = 0; i < t.extents.order; ++i) header += (i ? "," : "") + std::to_string(t.extents[i]);
+    for (int i = 0; i < t.extents.order; ++i) {
+      header += i ? "," : "";
+      header += std::to_string(t.extents[i]);
+    }
     header += "],\"data_offsets\":[" + std::to_string(t.begin) + "," + std::to_string(t.end) + "]}";
   }
   header += "}";
