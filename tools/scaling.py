@@ -21,10 +21,10 @@ import os
 import pathlib
 import platform
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
+from statistics import median, quantiles
 
 
 def arguments():
@@ -87,14 +87,10 @@ def steps_of(a, ranks, batches):
     return [line for line in lines if "step" in line and "ms" in line][a.warmup:]
 
 
-def median(values):
-    return statistics.median(values)
-
-
 def spread(values):
     if len(values) < 4:
         return ""
-    low, _, high = statistics.quantiles(values, n=4)
+    low, _, high = quantiles(values, n=4)
     return f" ({low:.3g} to {high:.3g})"
 
 

@@ -10,6 +10,7 @@
 // DLManagedTensorVersioned.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 

@@ -70,6 +70,11 @@ namespace detail {
 void require_no_others(const char* format, const stored_tensors& from);
 }  // namespace detail
 
+namespace detail {
+/// Throws value_error if `as` is no floating dtype.
+void check(const save_options& options);
+}  // namespace detail
+
 /// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
 /// and 1.
 void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,

@@ -8,7 +8,6 @@
 #include <concepts>
 
 #include <weft/expr/apply.hpp>
-#include <weft/op/reduce.hpp>
 
 namespace weft {
 
@@ -63,50 +62,6 @@ constexpr void softmax(X, detail::numbers_at_run_time) {
 template <expression X>
 constexpr void log_softmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
-}
-
-/// Compile-time errors: dims are kept with `keepdim`, which is no bool.
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void sum(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: sum: to keep the dims write sum(x, dims<1>, keepdim), else sum(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void mean(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: mean: to keep the dims write mean(x, dims<1>, keepdim), else mean(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void amax(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: amax: to keep the dims write amax(x, dims<1>, keepdim), else amax(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void amin(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: amin: to keep the dims write amin(x, dims<1>, keepdim), else amin(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void any(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: any: to keep the dims write any(x, dims<1>, keepdim), else any(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void all(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: all: to keep the dims write all(x, dims<1>, keepdim), else all(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void logsumexp(X, dims_t<D...>, Keep) {
-  static_assert(
-      detail::unsupported<X>,
-      "weft: logsumexp: to keep the dims write logsumexp(x, dims<1>, keepdim), else logsumexp(x, dims<1>)");
-}
-template <expression X, index_t... D, std::same_as<bool> Keep>
-constexpr void vector_norm(X, dims_t<D...>, Keep) {
-  static_assert(detail::unsupported<X>,
-                "weft: vector_norm: to keep the dims write vector_norm(x, dims<1>, keepdim), else "
-                "vector_norm(x, dims<1>)");
 }
 
 /// Compile-time errors: other names.

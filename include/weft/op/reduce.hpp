@@ -9,6 +9,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
@@ -23,7 +24,17 @@ template <index_t... Dims>
 inline constexpr dims_t<Dims...> dims{};
 
 /// Type of `keepdim`.
-struct keepdim_t {};
+struct keepdim_t {
+  keepdim_t() = default;
+  /// Compile-time error: `keepdim` is no bool.
+  template <std::same_as<bool> Keep>
+  constexpr keepdim_t(Keep) {
+    static_assert(
+        detail::unsupported<Keep>,
+        "weft: a reduction keeps its dims if the last argument is `keepdim`, not if it is true: mean(x, "
+        "dims<1>, keepdim)");
+  }
+};
 /// Makes a reduction keep the reduced dims with extent 1.
 inline constexpr keepdim_t keepdim{};
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,13 +35,18 @@ struct tensor_in_file {
   io::box_in_file from;
 };
 
+/// A file of weights, and the names of the tensors that are read from it.
+struct weight_file {
+  io::input_file file;
+  std::set<std::string> names;
+};
 /// The files of weights at `path`: one, or those of an index with tensors of a run.
-std::deque<io::input_file> weight_files(const std::string& path, const std::vector<held_tensor>& held,
-                                        const io::load_options& options);
+std::deque<weight_file> weight_files(const std::string& path, const std::vector<held_tensor>& held,
+                                     const io::load_options& options);
 
 /// Where the tensors of a run are in files of weights. Throws io_error, naming file and tensor, if one is not
 /// there, or has another shape, or another type that `options` does not convert.
-std::vector<tensor_in_file> tensors_in_files(const std::string& path, const std::deque<io::input_file>& files,
+std::vector<tensor_in_file> tensors_in_files(const std::string& path, const std::deque<weight_file>& files,
                                              const std::vector<held_tensor>& held,
                                              const io::load_options& options);
 
@@ -117,7 +123,7 @@ template <class Run>
 void load_weights(const std::string& path, Run& run, const io::load_options& options = {}) {
   const comm_options o = run.groups().labelled("weights", true);
   const std::vector<held_tensor> held = run.held_tensors();
-  std::deque<io::input_file> files;
+  std::deque<detail::weight_file> files;
   std::vector<detail::tensor_in_file> wanted;
   on_all_ranks(run.ranks(), o, [&] {
     files = detail::weight_files(path, held, options);

@@ -201,6 +201,8 @@ TEST_CASE("other floating types, a prefix, several files with an index: what io:
     for (const auto& [name, t] : io::read_safetensors(path).tensors) {
       const std::size_t part = below(random, 2);
       parts[part].tensors["model." + name] = t;
+      io::stored_tensor& stale = parts[1 - part].tensors["model." + name] = t;  // not what the index names
+      std::fill(stale.bytes.begin(), stale.bytes.end(), '\1');
       map += (map.empty() ? "\"model." : ", \"model.") + name + "\": \"" + std::to_string(part) + "\"";
     }
     for (int part = 0; part < 2; ++part)

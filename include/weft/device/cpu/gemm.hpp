@@ -251,12 +251,12 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
     return;
   }
   // A column of C without gaps is the row of the transposed product.
-  const bool turned = size.n == 1 && first.c.row == 1;
+  const bool transposes = size.n == 1 && first.c.row == 1;
   const auto in_rows = [&](const operands_of_product<From, Out>& o) -> operands_of_product<From, Out> {
-    if (!turned) return o;
+    if (!transposes) return o;
     return {detail::transposed(o.b), detail::transposed(o.a), {o.c.data, size.m, o.c.add}};
   };
-  const gemm_size rows = turned ? gemm_size{1, size.m, size.k} : size;
+  const gemm_size rows = transposes ? gemm_size{1, size.m, size.k} : size;
   const operands_of_product<From, Out> first_rows = in_rows(first);
   if (const auto how = detail::few_rows_of(rows, first_rows.a, first_rows.b); how != detail::few_rows::no) {
     using B = detail::dot_blocking<From>;

@@ -39,6 +39,11 @@ WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& name
       {"weft: ", path, ": tensor ", name, " ", other == others.end() ? "is missing" : other->second});
 }
 
+WEFT_DEFINE void check(const save_options& options) {
+  if (options.as && !is_floating(*options.as))
+    refuse<value_error>({"weft: save: ", name_of(*options.as), " is no floating type"});
+}
+
 WEFT_DEFINE void require_no_others(const char* format, const stored_tensors& from) {
   if (from.others.empty()) return;
   const auto& [name, why] = *from.others.begin();

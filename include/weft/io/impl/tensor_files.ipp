@@ -29,8 +29,7 @@ inline std::optional<stored_tensor> conversion(const std::string& path, const st
 }
 
 inline stored_tensor stored_as(const tensor_state& t, const save_options& options) {
-  if (options.as && !is_floating(*options.as))
-    refuse<value_error>({"weft: save: ", name_of(*options.as), " is no floating type"});
+  check(options);
   stored_tensor s = stored(t);
   return options.as && is_floating(s.type) && s.type != *options.as ? converted(s, *options.as) : s;
 }

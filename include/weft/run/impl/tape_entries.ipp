@@ -44,8 +44,8 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
   if (recording_) {
     require_idle("eval");
     for (std::size_t i = 0; i < o.leaves.size(); ++i)
-      if (o.leaves[i] && is_of_the_past(*o.leaves[i]) && backward.plan.outputs[i] >= 0)
-        refuse_past(*o.leaves[i]);
+      if (o.leaves[i] && has_lost_entry(*o.leaves[i]) && backward.plan.outputs[i] >= 0)
+        refuse_lost_entry(*o.leaves[i]);
   }
   entry n;
   n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -172,7 +172,7 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::refuse_past(const tensor_state& operand) {
+void basic_tape_entries<Unused>::refuse_lost_entry(const tensor_state& operand) {
   const bool ended = operand.on_tape == tape_status::lost;
   refuse<usage_error>(
       {"weft: eval: an operand of shape ", operand.extents, " was recorded by a tape that has ",

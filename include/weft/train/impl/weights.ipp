@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include <weft/base/config.hpp>
 #include <weft/train/weights.hpp>
@@ -13,39 +12,36 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE std::deque<io::input_file> weight_files(const std::string& path,
-                                                    const std::vector<held_tensor>& held,
-                                                    const io::load_options& options) {
-  std::deque<io::input_file> files;
-  if (!path.ends_with(".json")) {
-    files.emplace_back(path);
-    return files;
-  }
+WEFT_DEFINE std::deque<weight_file> weight_files(const std::string& path,
+                                                 const std::vector<held_tensor>& held,
+                                                 const io::load_options& options) {
   std::set<std::string> names;
   for (const held_tensor& t : held) names.insert(options.prefix + t.name);
-  for (const auto& [file, its_names] :
-       io::indexed_files(path, [&](const std::string& name) { return names.contains(name); }))
-    files.emplace_back(file);
+  std::deque<weight_file> files;
+  if (!path.ends_with(".json")) files.push_back({io::input_file(path), std::move(names)});
+  else
+    for (auto& [file, its_names] :
+         io::indexed_files(path, [&](const std::string& name) { return names.contains(name); }))
+      files.push_back({io::input_file(file), its_names});
   return files;
 }
 
 WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path,
-                                                         const std::deque<io::input_file>& files,
+                                                         const std::deque<weight_file>& files,
                                                          const std::vector<held_tensor>& held,
                                                          const io::load_options& options) {
   struct place {
     const io::input_file* file;
     std::uint64_t at;
-    dtype type;
-    shape extents;
+    io::stored_tensor form;  // without its elements
   };
   std::map<std::string, place> places;
   std::map<std::string, std::string> others;
-  for (const io::input_file& file : files) {
+  for (const auto& [file, names] : files) {
     io::safetensors_header header =
         io::parse_safetensors_header(io::safetensors_beginning(file), file.size(), file.path());
     for (const io::tensor_entry& e : header.tensors)
-      places[e.name] = {&file, header.data + e.begin, e.type, e.extents};
+      if (names.contains(e.name)) places[e.name] = {&file, header.data + e.begin, {e.type, e.extents, {}}};
     others.merge(header.others);
   }
   std::vector<tensor_in_file> all;
@@ -53,17 +49,15 @@ WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path
     const std::string name = options.prefix + t.name;
     const auto found = places.find(name);
     if (found == places.end()) io::detail::refuse_missing(path, name, others);
-    const place& from = found->second;
-    const dtype type = t.whole.type;
-    const bool same_shape = parallel::in_rows(from.extents) == parallel::in_rows(t.whole.extents),
-               convertible = is_floating(from.type) && is_floating(type);
-    if (!same_shape || (from.type != type && !(convertible && options.convert)))
-      refuse<io_error>(
-          {"weft: ", from.file->path(), ": tensor ", name, " is ", name_of(from.type), " ", from.extents,
-           ", the model wants ", name_of(type), " ", t.whole.extents,
-           same_shape && convertible ? ": load_weights(path, run, {.convert = true}) converts" : ""});
-    const box whole = whole_box(parallel::in_rows(from.extents));
-    if (t.local) all.push_back({&t, {*from.file, from.at, whole, {}, name, from.type}});
+    const auto& [file, at, form] = found->second;
+    const shape rows = parallel::in_rows(form.extents);
+    const bool same_shape = rows == parallel::in_rows(t.whole.extents),
+               convertible = is_floating(form.type) && is_floating(t.whole.type);
+    if (!same_shape || (form.type != t.whole.type && !(convertible && options.convert)))
+      io::detail::refuse_tensor(
+          file->path(), name, form, t.whole,
+          same_shape && convertible ? ": load_weights(path, run, {.convert = true}) converts" : "");
+    if (t.local) all.push_back({&t, {*file, at, whole_box(rows), {}, name, form.type}});
   }
   return all;
 }
@@ -72,8 +66,7 @@ WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owner
                                            std::vector<held_tensor> held, const io::save_options& as,
                                            comm_options o)
     : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
-  if (as.as && !is_floating(*as.as))
-    refuse<value_error>({"weft: save: ", name_of(*as.as), " is no floating type"});
+  io::detail::check(as);
   for (held_tensor& t : held_)
     if (as.as && is_floating(t.whole.type)) t.whole.type = *as.as;
   std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
