@@ -5,7 +5,9 @@
 #include "../gradients.hpp"
 
 using namespace weft;
+using test::delivered;
 using test::derivable;
+using test::matches;
 using test::twice_derivable;
 
 namespace {
@@ -152,6 +154,40 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(rotary<100>(pairs, 2)), pairs));
   auto each = from(extents<dyn, dyn>{2, 3}, std::vector<std::int32_t>{5, 0, 2, 1, 2, 3});
   CHECK(derivable(weighed(rotary(pairs, each)), pairs));
+}
+
+TEST_CASE("second derivatives of attention") {
+  using heads = extents<2, 5, 4, 3>;
+  using keys = extents<dyn, dyn, dyn, dyn>;
+  const auto number = [](auto e, std::uint64_t seed) {
+    return variable<double, decltype(e)>(randn<double>(e, {.seed = seed}));
+  };
+  auto q = number(heads(), 0), k = number(heads(), 1), v = number(heads(), 2), c = number(heads(), 3);
+  auto other = number(keys{2, 7, 2, 3}, 4), values = number(keys{2, 7, 2, 3}, 5);
+  auto d = number(keys{2, 7, 2, 3}, 6);
+  constexpr double within = 1e-3;  // second differences of quotients of exponentials are no more exact
+  const auto in_queries = [&](auto x) { return weighed(attention<causal>(x, k, v)); };
+  CHECK(twice_derivable(in_queries, q, c, q, within));
+  CHECK(twice_derivable(in_queries, q, c, k, within));
+  CHECK(twice_derivable(in_queries, q, c, v, within));
+  const auto in_keys = [&](auto x) { return weighed(attention<causal>(q, x, values, 2)); };
+  CHECK(twice_derivable(in_keys, other, d, other, within));
+  CHECK(twice_derivable(in_keys, other, d, q, within));
+  CHECK(twice_derivable(in_keys, other, d, values, within));
+  const auto in_values = [&](auto x) { return weighed(attention<false>(q, other, x)); };
+  CHECK(twice_derivable(in_values, values, d, values, within));
+  CHECK(twice_derivable(in_values, values, d, other, within));
+  const auto in_all = [](auto x) { return weighed(attention<causal>(x, x * 0.5, sin(x))); };
+  CHECK(twice_derivable(in_all, q, c, q, within));
+
+  const auto by_formula = [&](auto x) {
+    const auto scores = matmul(transpose<1, 2>(x), permute<0, 2, 3, 1>(k)) * (1 / std::sqrt(3.0));
+    return weighed(transpose<1, 2>(matmul(softmax(scores), transpose<1, 2>(v))));
+  };
+  const auto fused = [&](auto x) { return weighed(attention<false>(x, k, v)); };
+  for (auto* x : {&q, &k, &v})
+    CHECK(matches(delivered(sum(grad(fused, q) * c), *x), delivered(sum(grad(by_formula, q) * c), *x),
+                  {.absolute = 1e-12, .relative = 1e-12}));
 }
 
 TEST_CASE("let: shared and written out are the same") {

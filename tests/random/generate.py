@@ -26,7 +26,7 @@ LARGEST = {"f64": 1e6, "f32": 1e5, "bf16": 1e4, "f16": 1e3}
 EXTENTS = (1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 23, 31, 37, 60)
 MAX_ORDER, MAX_ELEMENTS, MAX_NODES = 6, 480, 60
 
-# What does not work yet; see --without.
+#What does not work yet; see-- without.
 FEATURES = ("two_open_extents", "numbers_beside_narrow", "index_errors", "narrow_sums")
 
 
@@ -135,8 +135,6 @@ def settled(v):
     if v.type == "bool":
         return v.like(low=0, high=1, exact=True)
     return v.like(exact=v.exact and v.largest() < EXACT_BELOW[v.type])
-
-
 # ---------------------------------------------------------------------------------------------------- laws
 
 def dim_text(dim, order, right):
@@ -215,7 +213,6 @@ class Op:
     """An op: `propose` finds operands and parameters, `infer` says what comes out, `text` writes it."""
     name = ""
     smooth = True  # a gradient may flow through it
-    twice = True  # and through the gradient
 
     def propose(self, g):
         raise NotImplementedError
@@ -950,11 +947,10 @@ class Norm(Op):
 @register
 class Attention(Op):
     name = "attention"
-    twice = False
 
     def propose(self, g):
         known = g.find(lambda v: v.order() == 4 and v.type in ("f64", "f32") and v.elements() and v.elements() <= 120 and v.largest() < 10)
-        t = g.value(known).type if known else g.rng.choice(("f64", "f32"))
+        t = g.value(known).type if known else g.rng.choice([t for t in g.types if t in ("f64", "f32")] or ["f32"])
         dims = g.value(known).dims if known else tuple(Dim(s, g.rng.random() < 0.6) for s in (
             g.rng.choice((1, 2)), g.rng.choice((1, 2, 3, 5, 9)), g.rng.choice((1, 2)), g.rng.choice((1, 3, 4, 8))))
         keys = dims
@@ -1586,7 +1582,6 @@ class Generator:
             result = op.infer(params, *(self.values[o] for o in operands))
             check_limits(result)
             need(op.smooth or self.program.mode in ("value", "update", "refused"))
-            need(op.twice or self.program.mode != "second")
         except (Misfit, IndexError, ValueError, OverflowError, ZeroDivisionError):
             self.program.leaves, self.values = leaves, values
             return False

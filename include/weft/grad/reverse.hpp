@@ -13,6 +13,33 @@ namespace weft::autodiff {
 using graph::compute_graph;
 using graph::value;
 
+namespace detail {
+
+/// Writes the cotangents of the results of which the derivative of node `i` takes them, zeros for those
+/// without; returns whether any flows.
+constexpr bool gather_cotangents(compute_graph& g, int i, const sequence<int>& cotangent, int* of_results) {
+  const int count = g[i].op->cotangents;
+  bool flows = false;
+  for (int k = 0; k < count; ++k) {
+    const int result = k ? graph::result_of({&g, i}, k).id : i;
+    of_results[k] = result < cotangent.size() ? cotangent[result] : -1;
+    flows |= of_results[k] >= 0;
+  }
+  for (int k = 0; flows && k < count; ++k) {
+    if (of_results[k] >= 0) continue;
+    const value result = k ? graph::result_of({&g, i}, k) : value{&g, i};
+    of_results[k] = expand_to(g.constant(0, result.type()), result.extents()).id;
+  }
+  return flows;
+}
+
+/// Whether node `i` is a further result whose cotangent the derivative of its op takes.
+constexpr bool is_taken_with_op(const compute_graph& g, int i) {
+  return g[i].op == &graph::info_of<op::result> && g[i].at[0] < g[g[i].operand[0]].op->cotangents;
+}
+
+}  // namespace detail
+
 /// Appends the cotangents of all nodes on which `output` depends, given its own, `seed`. Returns them by
 /// node; -1 where none flows. Throws value_error for an op without a derivative. A template, so that programs
 /// that differentiate nothing compile no derivatives.
@@ -21,12 +48,13 @@ constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
   sequence<int> cotangent(output + 1, -1);
   cotangent[output] = seed;
   for (int i = output; i >= 0; --i) {
-    if (cotangent[i] < 0 || !g[i].needs_gradient || g[i].operands == 0) continue;
+    if (!g[i].needs_gradient || g[i].operands == 0 || detail::is_taken_with_op(g, i)) continue;
     const graph::node n = g[i];
+    int of_results[graph::max_results]{}, operand_cotangents[graph::max_operands]{};
+    if (!detail::gather_cotangents(g, i, cotangent, of_results)) continue;
     if (!n.op->has_vjp)
       throw value_error(std::string("weft: ") + n.op->name + ": this op has no derivative");
-    int operand_cotangents[graph::max_operands]{};
-    graph::vjp_of<Ops>(*n.op)(g, i, cotangent[i], operand_cotangents);
+    graph::vjp_of<Ops> (*n.op)(g, i, of_results, operand_cotangents);
     for (int k = 0; k < n.operands; ++k) {
       const int from = n.operand[k];
       if (operand_cotangents[k] < 0 || !g[from].needs_gradient) continue;

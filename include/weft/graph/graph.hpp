@@ -27,14 +27,18 @@ struct value;
 /// Maximum number of operands of a node.
 inline constexpr int max_operands = 8;
 
-/// Computes the cotangents of the operands of node `y`, -1 for those without.
-using vjp_function = void (*)(compute_graph& g, int y, int cotangent, int* operand_cotangents);
+/// Maximum number of results of an op.
+inline constexpr int max_results = 3;
+
+/// Computes the cotangents of the operands of node `y`, -1 for those without, from those of its results.
+using vjp_function = void (*)(compute_graph& g, int y, const int* cotangents, int* operand_cotangents);
 
 /// The properties of an op that passes use, derived from its struct by `info_of` (graph/op_info.hpp).
 struct op_info {
   const char* name;
   op::op_kind kind;
   int results;
+  int cotangents;  // of so many results its derivative takes the cotangents
   int arity;  // 0: a source, which has no functions
   inferred (*infer)(symbol_table& dims, const attributes& at, const tensor_spec* operands);
   /// Spec of the k-th result, k > 0, of ops with several.

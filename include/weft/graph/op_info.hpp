@@ -51,10 +51,18 @@ constexpr void spread(const std::array<value, N>& cotangents, int* out) {
 }
 
 template <class Op>
-constexpr void vjp(compute_graph& g, int y, int cotangent, int* out) {
+constexpr void vjp(compute_graph& g, int y, const int* cotangents, int* out) {
   const node n = g[y];
+  const auto given = [&] {
+    if constexpr (Op::cotangents == 1) return value{&g, cotangents[0]};
+    else {
+      std::array<value, Op::cotangents> all;
+      for (int k = 0; k < Op::cotangents; ++k) all[k] = {&g, cotangents[k]};
+      return all;
+    }
+  }();
   [&]<int... I>(std::integer_sequence<int, I...>) {
-    spread(Op::vjp(value{&g, cotangent}, value{&g, y}, value{&g, n.operand[I]}...), out);
+    spread(Op::vjp(given, value{&g, y}, value{&g, n.operand[I]}...), out);
   }(std::make_integer_sequence<int, Op::arity>{});
 }
 
@@ -83,10 +91,12 @@ constexpr inferred infer(symbol_table& dims, const attributes& at, const tensor_
 
 template <class Op>
 constexpr op_info make_info() {
+  static_assert(Op::results <= max_results && Op::cotangents <= Op::results);
   op_info info{};
   info.name = Op::name;
   info.kind = Op::kind;
   info.results = Op::results;
+  info.cotangents = Op::cotangents;
   info.arity = Op::arity;
   info.widens = Op::widens;
   info.extents = Op::extents;

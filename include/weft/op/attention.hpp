@@ -5,7 +5,8 @@
 //   auto y = attention<causal>(q, k, v);      // [batch, position, head, feature] each
 #pragma once
 
-#include <weft/op/rule.hpp>
+#include <weft/op/contraction.hpp>
+#include <weft/op/functions.hpp>
 
 namespace weft::op {
 
@@ -18,13 +19,12 @@ struct attention_law {
                 "key heads divide heads");
 };
 
-/// The derivative of `attention`: cotangents of queries (the value), keys and values (results 1 and 2). Has
-/// no derivative itself.
+/// The derivative of `attention`: cotangents of queries (the value), keys and values (results 1 and 2).
 struct attention_backward : rule<6> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention_backward";
   static constexpr auto divides = "b.h. b.h. b.h. b.h. bh. b.h. -> b.h. b.h. b.h.";
-  static constexpr int results = 3;
+  static constexpr int results = 3, cotangents = 3;
   static constexpr unsigned extents = 0b10;
   static constexpr native_code code{.op = native_op::attention_backward};
   template <class Dims>
@@ -32,6 +32,56 @@ struct attention_backward : rule<6> {
     return {true, operands[0]};
   }
   static constexpr tensor_spec result_spec(int k, const tensor_spec* operands) { return operands[k]; }
+
+  /// With scores s, weights p = exp(s - log_sums) and the change s' of the scores in the direction c, that of
+  /// y is p' v + p c[2], where p' = p (s' - sum(p s')). So the sum of c times the cotangents is that of g
+  /// times this change, and its derivatives are products of matrices of one number for each query and key. y
+  /// and log_sums are functions of q, k and v here. Values are [batch, key head, head of its group, position,
+  /// feature].
+  static constexpr auto vjp(auto c, auto y, auto q, auto k, auto v, auto, auto log_sums, auto g) {
+    auto& graph = *q.owner;
+    const shape queries = q.extents(), keys = k.extents();
+    const index_t heads = keys[2], group = heads == 0 ? 1 : graph.dims.divide(queries[2], heads);
+    const dtype t = compute_type(q.type());
+    const auto by_head = [&](auto x, index_t heads_in_group) {
+      const shape s = x.extents();
+      const auto parted = reshape_to(cast_to(x, t), shape{5, {s[0], s[1], heads, heads_in_group, s[3]}});
+      return permute_dims(parted, {{0, 2, 3, 1, 4}, 5});
+    };
+    const auto by_position = [](auto x, const shape& s) {
+      return reshape_to(permute_dims(x, {{0, 3, 1, 2, 4}, 5}), s);
+    };
+    const auto product = [&](auto a, auto b) { return graph.template apply<matmul>({}, a, b); };
+    const auto row_sums = [](auto x) { return sum_dims(x, 4, 5); };
+
+    const auto at_q = by_head(q, group), at_g = by_head(g, group), to_q = by_head(c[0], group);
+    const auto at_k = by_head(k, 1), at_v = by_head(v, 1), to_k = by_head(c[1], 1), to_v = by_head(c[2], 1);
+    const auto scale = weft::rsqrt(element_count(at_q, {1, {queries[3]}}));
+    const auto logs = reshape_to(log_sums, shape{5, {queries[0], heads, group, queries[1], 1}});
+    auto p = weft::exp(product(at_q, transposed(at_k)) * scale - logs);
+    if (y.attribute(0)) {
+      const auto query = graph.coordinate(queries[1], dtype::i64) + graph.extent(y.attribute(1), dtype::i64);
+      const auto seen = weft::less_equal(graph.coordinate(keys[1], dtype::i64),
+                                         reshape_to(query, shape{2, {queries[1], 1}}));
+      p = weft::where(seen, p, 0);
+    }
+    const auto s1 = (product(to_q, transposed(at_k)) + product(at_q, transposed(to_k))) * scale;
+    const auto centred = s1 - row_sums(p * s1), p1 = p * centred;
+    const auto of_p = product(at_g, transposed(at_v));
+    const auto of_s1 = p * (of_p - row_sums(p * of_p));
+    const auto u = centred * (of_p - row_sums(p * of_p)) + product(at_g, transposed(to_v));
+    const auto of_s = p * (u - row_sums(p * u));
+    const auto of_q = (product(of_s, at_k) + product(of_s1, to_k)) * scale;
+    const auto of_k = (product(transposed(of_s), at_q) + product(transposed(of_s1), to_q)) * scale;
+    const auto of_v = product(transposed(p1), at_g), of_g = product(p1, at_v) + product(p, to_v);
+    const auto none = no_gradient(q);
+    return std::array{by_position(of_q, queries),
+                      by_position(sum_dims(of_k, 2, 3), keys),
+                      by_position(sum_dims(of_v, 2, 3), keys),
+                      none,
+                      none,
+                      by_position(of_g, queries)};
+  }
 };
 
 /// softmax(q k^T / sqrt(features)) v per batch element and head, without storing the scores (Dao et al.,
@@ -91,7 +141,9 @@ concept attention_compatible = accepts<op::attention, attr<causal, 0>, Q, K, V>;
 /// [B, S, K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), of one floating type; for bf16
 /// and f16 all is computed in f32, and the result rounded. If K is less than H, which it must divide, H / K
 /// heads in turn have the same keys and values (grouped queries). With `Causal`, query t attends to keys 0 to
-/// t. Memory is linear in T and S, time proportional to their product. Differentiable once.
+/// t. Memory is linear in T and S, time proportional to their product; second
+/// derivatives take memory and time proportional to the product, and there are none where ranks divide
+/// positions (axis cp).
 template <bool Causal, expression Q, expression K, expression V>
 constexpr auto attention(Q q, K k, V v) {
   return apply<op::attention, attr<Causal, 0>>(std::move(q), std::move(k), std::move(v));

@@ -61,6 +61,8 @@ template <int Arity>
 struct rule {
   static constexpr int arity = Arity;
   static constexpr int results = 1;
+  /// Of how many results vjp takes the cotangents; if of several, as an array.
+  static constexpr int cotangents = 1;
   /// Which attributes are extents, as bits: those can be symbols while a program is compiled. The others are
   /// numbers whose meaning the op defines.
   static constexpr unsigned extents = 0;

@@ -56,6 +56,19 @@ struct heads_to_positions : positions_exchange {
 
 namespace weft::graph {
 
+/// Whether `g` has a second derivative of attention, which computes with this rank's positions: it reads the
+/// log-sums, of which otherwise only the first derivative is computed.
+constexpr bool differentiates_attention_twice(const compute_graph& g) {
+  for (const node& n : g.nodes)
+    for (int k = 0; k < n.operands; ++k) {
+      const node& from = g[n.operand[k]];
+      if (from.op->kind == op::op_kind::result && g[from.operand[0]].op == &info_of<op::attention> &&
+          n.op != &info_of<op::attention_backward>)
+        return true;
+    }
+  return false;
+}
+
 /// `g` with attention over the positions of all ranks.
 constexpr compute_graph with_context_attention(const compute_graph& of) {
   compute_graph g = of;
@@ -144,6 +157,9 @@ class context_graph {
       return verified(Pass(Source::frozen.thaw()), graph::verify_expanded);
     }
   };
+
+  static_assert(!graph::differentiates_attention_twice(Source::frozen.thaw()),
+                "weft: attention: where ranks divide positions (axis cp), it has a first derivative only");
 
  public:
   static constexpr auto frozen = graph::freeze_graph<source>();

@@ -15,9 +15,6 @@
 
 namespace weft::graph {
 
-/// The maximum number of results of an op.
-inline constexpr int max_results = 3;
-
 /// An index of the formula of a node: the dim of each operand and result that it counts, -1 for none.
 struct shared_dim {
   int operand[max_operands];
