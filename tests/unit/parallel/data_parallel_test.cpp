@@ -452,6 +452,34 @@ TEST_CASE("norms are global, and end the backward passes of a step") {
   }
 }
 
+TEST_CASE("a step of more micro-batches than backward passes is refused, and no parameter changes") {
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [](communicator& all) {
+      linear_without_bias<2, 3> model;
+      sgd optimizer{.lr = 0.5};
+      auto run = bind(model, optimizer, all, {});
+      const auto before = model.weight.to_vector();
+      const auto backward = [&] {
+        tape steps(run);
+        steps.backward(steps.eval(sum(square(model.weight))));
+      };
+      CHECK_THROWS_WITH_AS(run.step(), doctest::Contains("no backward pass has gone through this run"),
+                           usage_error);
+      backward();
+      CHECK_THROWS_WITH_AS(run.step({.micro_batches = 3}),
+                           "weft: step: there was 1 backward pass since the last step, and gradients of 3 "
+                           "micro-batches are to be averaged",
+                           usage_error);
+      CHECK(model.weight.to_vector() == before);
+      run.zero_grad();
+      backward();
+      backward();
+      CHECK_THROWS_AS(run.step({.micro_batches = 3}), usage_error);
+      run.step({.micro_batches = 2});
+      for (std::size_t i = 0; i < before.size(); ++i) CHECK(model.weight.to_vector()[i] == 0);
+    });
+}
+
 namespace {
 /// A scalar, a matrix of one row, and a matrix that every rank has rows of.
 struct scaled {

@@ -120,15 +120,21 @@ WEFT_DEFINE void distributed_context::check(const step_options& o) {
 WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   check(o);
   check_optimizer();
-  if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
+  const auto passes = static_cast<index_t>(backward_passes() - passes_seen_);
+  if (passes == 0)
     throw usage_error(
         "weft: step: no backward pass has gone through this run since the last step: make the tape with "
         "`tape steps(run)` and call steps.backward(loss) before each step");
   const index_t micro_batches =
       batch_weights_.empty() ? o.micro_batches : static_cast<index_t>(batch_weights_.size());
-  const double mean = mean_factor(o);
   deliver_gradients();
   require_agreement(micro_batches);
+  if (passes < micro_batches)
+    refuse<usage_error>({"weft: step: there ", passes == 1 ? "was " : "were ", passes, " backward pass",
+                         passes == 1 ? "" : "es", " since the last step, and gradients of ", micro_batches,
+                         " micro-batches are to be averaged"});
+  passes_seen_ = backward_passes();
+  const double mean = mean_factor(o);
   return apply(measured(o, mean));
 }
 
