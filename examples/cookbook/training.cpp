@@ -94,6 +94,22 @@ int main() {
   std::cout << std::boolalpha << (last < first / 2) << '\n';
   // [/use_optimizer]
 
+  section("groups");
+  // [groups]
+  mlp tuned = clone(model);
+  parameter_groups grouped{adamw{.lr = 3e-3}, [](const std::string& name, adamw& of) {
+                             if (name.starts_with("hidden.")) of.lr *= 0.1;        // trained already, say
+                             if (name.ends_with(".bias")) of.weight_decay = 0;
+                           }};
+  for (auto [x, y] : batches) {
+    tape steps;
+    steps.backward(steps.eval(mse_loss(tuned(x), y)));
+    grouped.step(tuned);
+  }
+  grouped.settings.lr = 1e-3;   // for all, as a schedule does
+  std::cout << grouped.steps << '\n';
+  // [/groups]
+
   section("early");
   // [early]
   // Keep the best model, stop when it has not improved for five epochs.

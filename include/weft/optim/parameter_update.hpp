@@ -103,7 +103,8 @@ class parameter_update {
 
 /// An optimizer: `update` changes one parameter, `state` holds its state tensors, and `steps` is the number
 /// of steps, incremented before the first update of a step. Both are saved in checkpoints. Optional:
-/// `check()`, called before each step, throws value_error for settings out of range; `assigns_once`, true if
+/// `check()`, called before each step, throws value_error for settings out of range, as does
+/// `check(parameters)`, called with the parameters before they change; `assigns_once`, true if
 /// `update` ends with its only `assign` to a parameter and reads nothing of others, so that devices can
 /// update all parameters in one launch; `needs_whole`, true if its `update` asks for whole_extents:
 /// strategies that shard its state refuse it; `saved_as`, a text: a checkpoint of an optimizer that says
@@ -158,6 +159,10 @@ template <class O>
 void check_settings(const O& o) {
   if constexpr (requires { o.check(); }) o.check();
 }
+template <class O>
+void check_settings(const O& o, const state_dict_t& parameters) {
+  if constexpr (requires { o.check(parameters); }) o.check(parameters);
+}
 
 }  // namespace detail
 
@@ -169,6 +174,7 @@ template <optimizer_like O, class Model>
 void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c = default_context()) {
   detail::check_settings(o);
   const state_dict_t& named = o.state.to_update(model);
+  detail::check_settings(o, named);
   ++o.steps;
   std::size_t next = 0;
   runtime::joint_launch together(c, "optimizer step");
@@ -193,6 +199,7 @@ void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scal
     if (p->grad && p->type != dtype::f32)
       refuse<value_error>({"weft: optimizer: parameter ", name, " is ", name_of(p->type), ", not f32"});
   o.state.to_update(parameters);
+  detail::check_settings(o, parameters);
   ++o.steps;
   runtime::joint_launch together(c, "optimizer step");
   for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);
