@@ -55,6 +55,7 @@ TEST_CASE("parameters on a device with memory of its own") {
   CHECK(largest_relative_difference(losses, whole.losses) < 1e-5);
 }
 
+#if WEFT_WITH_OPENCL
 namespace {
 /// The losses of three steps on two ranks of a model that is created on the CPU, with elements or without,
 /// and the device that ranks train on.
@@ -98,3 +99,4 @@ TEST_CASE("a policy chooses the device of all ranks, with parameters that have e
   context_in<on<opencl>> c;  // the same device, whose tensors both can read
   CHECK(c.where() == on<opencl>::where());
 }
+#endif
