@@ -824,6 +824,91 @@ array conv2d(const call& c) {
   return out;
 }
 
+/// Every element of x [B, C, H, W] adds its product with the weight [C, O / groups, height, width] to a
+/// window of the result. v0: steps between windows, v1: what is cut off around the result, v2: steps within
+/// windows, v3: groups, v4: what is added at the end.
+array conv_transpose2d(const call& c) {
+  const array &x = c.operands[0], &w = c.operands[1];
+  require(c, x.extents.order == 4 && w.extents.order == 4 && x.type == w.type && x.floating(),
+          "no convolution");
+  const index_t groups = c.at[3], made = w.extents[1], taken = x.extents[1] / std::max<index_t>(groups, 1);
+  require(c, groups > 0 && x.extents[1] == w.extents[0] && taken * groups == x.extents[1], "channels differ");
+  shape to = x.extents;
+  to[1] = made * groups;
+  to[2] = (x.extents[2] - 1) * down(c.at[0]) - 2 * down(c.at[1]) + down(c.at[2]) * (w.extents[2] - 1) + 1 +
+          down(c.at[4]);
+  to[3] = (x.extents[3] - 1) * across(c.at[0]) - 2 * across(c.at[1]) + across(c.at[2]) * (w.extents[3] - 1) +
+          1 + across(c.at[4]);
+  require(c, x.extents[2] > 0 && x.extents[3] > 0 && to[2] > 0 && to[3] > 0, "nothing is left");
+  std::vector<double> total(static_cast<std::size_t>(to.size()), 0);
+  for_each(x.extents, [&](const position& p) {
+    for (index_t ch = 0; ch < made; ++ch)
+      for (index_t k = 0; k < w.extents[2]; ++k)
+        for (index_t l = 0; l < w.extents[3]; ++l) {
+          const index_t i = p[2] * down(c.at[0]) - down(c.at[1]) + k * down(c.at[2]),
+                        j = p[3] * across(c.at[0]) - across(c.at[1]) + l * across(c.at[2]);
+          if (i < 0 || i >= to[2] || j < 0 || j >= to[3]) continue;
+          const position by{p[1], ch, k, l}, at{p[0], p[1] / taken * made + ch, i, j};
+          total[static_cast<std::size_t>(element_at(to, at))] +=
+              x.f[static_cast<std::size_t>(element_at(x.extents, p))] *
+              w.f[static_cast<std::size_t>(element_at(w.extents, by))];
+        }
+  });
+  array out = zeros(x.type, to);
+  for (index_t n = 0; n < to.size(); ++n) store(c, out, n, total[static_cast<std::size_t>(n)]);
+  return out;
+}
+/// The last two dims grow by the factors v0.
+shape upsampled(const call& c) {
+  shape to = c.operands[0].extents;
+  require(c, to.order >= 2 && to.order <= 4 && down(c.at[0]) > 0 && across(c.at[0]) > 0, "no image");
+  to[to.order - 2] *= down(c.at[0]);
+  to[to.order - 1] *= across(c.at[0]);
+  return to;
+}
+array upsample_nearest(const call& c) {
+  const array& x = c.operands[0];
+  const shape to = upsampled(c);
+  array out = zeros(x.type, to);
+  index_t n = 0;
+  for_each(to, [&](position p) {
+    p[static_cast<std::size_t>(to.order - 2)] /= down(c.at[0]);
+    p[static_cast<std::size_t>(to.order - 1)] /= across(c.at[0]);
+    copy(out, n++, x, element_at(x.extents, p));
+  });
+  return out;
+}
+/// The position of an element of the result among those of x, and the elements at both sides of it.
+array upsample_bilinear(const call& c) {
+  const dtype t = floating(c.operands[0].type);
+  const array x = converted(c, c.operands[0], t);
+  const shape to = upsampled(c);
+  const int last = to.order - 1;
+  require(c, x.extents[last - 1] > 0 && x.extents[last] > 0, "no image");
+  array out = zeros(t, to);
+  index_t n = 0;
+  for_each(to, [&](const position& p) {
+    const auto around = [&](int dim, index_t by) {
+      const double at = std::max(
+          (static_cast<double>(p[static_cast<std::size_t>(dim)]) + 0.5) / static_cast<double>(by) - 0.5, 0.0);
+      const auto first = static_cast<index_t>(at);
+      return std::tuple(first, std::min(first + 1, x.extents[dim] - 1), at - static_cast<double>(first));
+    };
+    const auto [i0, i1, down_part] = around(last - 1, down(c.at[0]));
+    const auto [j0, j1, across_part] = around(last, across(c.at[0]));
+    const auto element = [&](index_t i, index_t j) {
+      position from = p;
+      from[static_cast<std::size_t>(last - 1)] = i;
+      from[static_cast<std::size_t>(last)] = j;
+      return x.f[static_cast<std::size_t>(element_at(x.extents, from))];
+    };
+    const double upper = element(i0, j0) * (1 - across_part) + element(i0, j1) * across_part,
+                 lower = element(i1, j0) * (1 - across_part) + element(i1, j1) * across_part;
+    store(c, out, n++, upper * (1 - down_part) + lower * down_part);
+  });
+  return out;
+}
+
 /// softmax(q k^T / sqrt(features)) v for each batch element and head, of which several in turn may have the
 /// same keys and values; v0: queries see no later keys, v1: the position of the first query.
 array attention(const call& c) {
@@ -1260,6 +1345,9 @@ constexpr definition definitions[] = {
     {"max_pool2d", max_pool2d},
     {"avg_pool2d", avg_pool2d},
     {"conv2d", conv2d},
+    {"conv_transpose2d", conv_transpose2d},
+    {"upsample_nearest", upsample_nearest},
+    {"upsample_bilinear", upsample_bilinear},
     {"rotary", rotary},
     {"rotary_at", rotary_at},
 };

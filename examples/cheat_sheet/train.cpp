@@ -52,6 +52,11 @@ int main() {
   auto logits = model(x);
   //| nn.Conv2d(3, 4, 3, padding=1) | torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)) | - | - | convolution2d<3, 4, 3, conv_options{.padding = 1}> filter
   convolution2d<3, 4, 3, conv_options{.padding = 1}> filter;
+  auto kernel = randn<float>(extents<3, 5, 2, 2>{});
+  //| F.conv_transpose2d(images, kernel, stride=2) | torch::conv_transpose2d(images, kernel, {}, 2) | - | - | conv_transpose2d<conv_transpose_options{.stride = 2}>(images, kernel)
+  compiles(conv_transpose2d<conv_transpose_options{.stride = 2}>(images, kernel));
+  //| F.interpolate(images, scale_factor=2) | F::interpolate(images, options) | - | - | upsample_nearest<2>(images)
+  compiles(upsample_nearest<2>(images));
   //| F.max_pool2d(filter(images), 2) | torch::max_pool2d(filter(images), 2) | - | - | max_pool2d<2>(filter(images))
   compiles(max_pool2d<2>(filter(images)));
   //| F.avg_pool2d(images, 3, stride=2, padding=1) | torch::avg_pool2d(images, 3, 2, 1) | - | - | avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images)

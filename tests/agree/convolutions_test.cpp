@@ -33,6 +33,30 @@ void of_sequences(const std::string& name) {
   });
 }
 
+template <index_t Height, index_t Width, conv_transpose_options O = conv_transpose_options{},
+          index_t Inputs = dyn>
+void transposed(const std::string& name) {
+  for_each_case(cases(), "conv_transpose2d_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    auto weight = c.variable<float, extents<Inputs, Inputs == dyn ? dyn : 1, Height, Width>>("weight");
+    auto bias = c.variable<float, order1>("bias");
+    c.agrees([&] { return conv_transpose2d<O>(x, weight, bias); }, 1e-5, 1, "x", x, "weight", weight, "bias",
+             bias);
+  });
+}
+
+template <height_width Factor>
+void upsampled(const std::string& name) {
+  for_each_case(cases(), "upsample_nearest_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    c.agrees([&] { return upsample_nearest<Factor>(x); }, 1e-6, 1, "x", x);
+  });
+  for_each_case(cases(), "upsample_bilinear_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    c.agrees([&] { return upsample_bilinear<Factor>(x); }, 1e-5, 1, "x", x);
+  });
+}
+
 template <height_width Size, pool_options O = pool_options{}>
 void pooling(const std::string& name) {
   for_each_case(cases(), "max_pool2d_" + name, [](const stored_case& c) {
@@ -64,6 +88,35 @@ TEST_CASE("convolutions") {
 TEST_CASE("convolutions of sequences") {
   of_sequences("plain");
   of_sequences<conv_options{.stride = 2, .padding = 1, .dilation = 2}>("stepped");
+}
+
+TEST_CASE("transposed convolutions") {
+  transposed<3, 2>("plain");
+  transposed<3, 2,
+             conv_transpose_options{
+                 .stride = {2, 3}, .padding = {1, 2}, .output_padding = {1, 2}, .dilation = {1, 2}}>(
+      "stepped");
+  transposed<3, 3, conv_transpose_options{.stride = 2, .padding = 1, .groups = 2}>("groups");
+  transposed<
+      3, 2,
+      conv_transpose_options{.stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 0}, .groups = 3}, 3>(
+      "each");
+  transposed<1, 1>("one");
+  transposed<2, 2, conv_transpose_options{.stride = 2}>("of_none");
+  for_each_case(cases(), "conv_transpose1d", [](const stored_case& c) {
+    constexpr conv_transpose_options o{.stride = 2, .padding = 1, .output_padding = 1, .dilation = 2};
+    auto x = c.variable<float, order3>("x");
+    auto weight = c.variable<float, extents<dyn, dyn, 3>>("weight");
+    auto bias = c.variable<float, order1>("bias");
+    c.agrees([&] { return conv_transpose1d<o>(x, weight, bias); }, 1e-5, 1, "x", x, "weight", weight, "bias",
+             bias);
+  });
+}
+
+TEST_CASE("upsampling") {
+  upsampled<2>("both");
+  upsampled<height_width{1, 3}>("wide");
+  upsampled<height_width{4, 1}>("high");
 }
 
 TEST_CASE("pooling") {

@@ -313,6 +313,22 @@ for name, x, w, options in (
         ("each_of_none", (0, 2, 4, 4), (2, 1, 1, 5), dict(padding=(0, 2)))):
     ops.case("conv2d_" + name, lambda x, weight, bias: F.conv2d(x, weight, bias, groups=w[0], **options), x=torch.randn(x),
              weight=torch.randn(w), bias=torch.randn(w[0]))
+# Transposed: with a rest that is added, in groups, of each channel by its own matrix.
+for name, x, w, options in (
+        ("plain", (2, 3, 4, 5), (3, 4, 3, 2), {}),
+        ("stepped", (2, 3, 4, 5), (3, 4, 3, 2), dict(stride=(2, 3), padding=(1, 2), output_padding=(1, 2), dilation=(1, 2))),
+        ("groups", (3, 4, 5, 1), (4, 3, 3, 3), dict(stride=2, padding=1, groups=2)),
+        ("each", (2, 3, 4, 5), (3, 1, 3, 2), dict(stride=(2, 3), padding=(1, 0), output_padding=(1, 0), groups=3)),
+        ("one", (1, 1, 4, 3), (1, 3, 1, 1), {}),
+        ("of_none", (0, 3, 4, 3), (3, 2, 2, 2), dict(stride=2))):
+    ops.case("conv_transpose2d_" + name, lambda x, weight, bias: F.conv_transpose2d(x, weight, bias, **options), x=torch.randn(x),
+             weight=torch.randn(w), bias=torch.randn(w[1] * options.get("groups", 1)))
+ops.case("conv_transpose1d", lambda x, weight, bias: F.conv_transpose1d(x, weight, bias, stride=2, padding=1, output_padding=1, dilation=2),
+         x=torch.randn(2, 3, 7), weight=torch.randn(3, 4, 3), bias=torch.randn(4))
+for x in (torch.randn(2, 3, 4, 5), torch.randn(1, 1, 1, 7), torch.randn(0, 2, 3, 3)):
+    for name, by in (("both", (2, 2)), ("wide", (1, 3)), ("high", (4, 1))):
+        ops.case("upsample_nearest_" + name, lambda x: F.interpolate(x, scale_factor=by), x=x)
+        ops.case("upsample_bilinear_" + name, lambda x: F.interpolate(x, scale_factor=by, mode="bilinear"), x=x)
 ops.save("convolutions")
 
 # More optimizers and schedules.

@@ -96,6 +96,20 @@ void products(onnx_cases& to, const std::string& type) {
       },
       numbers<T>(extents<2, 3, 7, 9>{}), numbers<T>(extents<5, 3, 3, 2>{}, 1), numbers<T>(extents<5>{}, 2));
   to.add(
+      "conv_transpose2d_" + type,
+      [](auto a, auto w, auto b) {
+        constexpr conv_transpose_options o{
+            .stride = {1, 3}, .padding = {2, 1}, .output_padding = {0, 2}, .dilation = {2, 1}, .groups = 2};
+        return conv_transpose2d<o>(a, w, b);
+      },
+      numbers<T>(extents<2, 4, 5, 3>{}), numbers<T>(extents<4, 3, 3, 2>{}, 1), numbers<T>(extents<6>{}, 2));
+  to.add(
+      "upsample_" + type,
+      [](auto a) {
+        return upsample_nearest<height_width{2, 3}>(a) * upsample_bilinear<height_width{2, 3}>(a);
+      },
+      numbers<T>(extents<2, dyn, 3>{2, 4, 3}));
+  to.add(
       "avg_pool2d_" + type,
       [](auto a) {
         return avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 3}, .padding = {1, 0}}>(a);

@@ -445,6 +445,13 @@ TEST_CASE("windows, convolutions and pooling, with their gradients, and of every
     constexpr conv_options o{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
     return conv2d<o>(image(x), reshape<2, 1, 3, 2>(slice<0, 0, 12>(flatten<0, 1>(y))));
   });
+  check_with_gradients([&](auto x, auto y) {
+    constexpr conv_transpose_options o{.stride = {2, 1}, .padding = {1, 0}, .output_padding = {1, 0}};
+    return conv_transpose2d<o>(image(x), reshape<2, 2, 3, 2>(slice<0, 0, 24>(flatten<0, 1>(y))));
+  });
+  check_with_gradients([&](auto x, auto) {
+    return upsample_nearest<height_width{3, 2}>(image(x)) * upsample_bilinear<height_width{3, 2}>(image(x));
+  });
   check_with_gradients([&](auto x, auto) {
     return max_pool2d<height_width{3, 2}, pool_options{.stride = {1, 2}, .padding = {1, 0}}>(image(x)) +
            avg_pool2d<height_width{3, 2}, pool_options{.stride = {1, 2}, .padding = {1, 0}}>(image(x));

@@ -287,6 +287,19 @@ TEST_CASE("windows, convolutions, pooling") {
       derivable(weighed(avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
   CHECK(
       twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w) * 0.1); }, x, image(2, 3), w, 1e-5));
+  constexpr conv_transpose_options spread{
+      .stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
+  auto small = variable<double, extents<2, 4, 3, 2>>(randn<double>(extents<2, 4, 3, 2>{}, {.seed = 8}));
+  auto direction = randn<double>(extents<2, 4, 3, 2>{}, {.seed = 9});
+  const auto spread_out = [&](auto v) { return weighed(conv_transpose2d<spread>(v, w) * 0.1); };
+  CHECK(derivable(spread_out(small), small));
+  CHECK(derivable(spread_out(small), w));
+  CHECK(twice_derivable(spread_out, small, direction, small, 1e-5));
+  CHECK(twice_derivable(spread_out, small, direction, w, 1e-5));
+  CHECK(derivable(weighed(upsample_nearest<height_width{2, 3}>(small)), small));
+  CHECK(derivable(weighed(upsample_bilinear<height_width{2, 3}>(small)), small));
+  const auto enlarged = [](auto v) { return weighed(upsample_bilinear<height_width{3, 2}>(v * v) * 0.1); };
+  CHECK(twice_derivable(enlarged, small, direction, small, 1e-4));
   variable<double, extents<2, 1, 3, 2>> each(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 5}));
   CHECK(derivable(weighed(conv2d<stepped>(x, each)), x));
   CHECK(derivable(weighed(conv2d<stepped>(x, each)), each));

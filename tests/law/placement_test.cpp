@@ -279,6 +279,10 @@ TEST_CASE("images: ranks divide batch and channels, not the windows") {
   on<image, var<4, 2, 2, 3>>("conv2d", {5, 15, 3840}, [](auto x, auto w) { return conv2d(x, w); });
   on<image, var<2, 1, 2, 3>>("depthwise", {5, 15, 288},
                              [](auto x, auto w) { return conv2d<conv_options{.groups = 2}>(x, w); });
+  on<image, var<2, 4, 2, 3>>("conv_transpose2d", {5, 15, 11520},
+                             [](auto x, auto w) { return conv_transpose2d(x, w); });
+  on<image>("upsample_nearest", {9, 27, 0}, [](auto x) { return upsample_nearest<2>(x); });
+  on<image>("upsample_bilinear", {5, 15, 0}, [](auto x) { return upsample_bilinear<2>(x); });
 }
 
 /// An op of a user; the interpreter computes it by its name.

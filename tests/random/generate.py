@@ -1319,6 +1319,66 @@ class Convolution(Op):
 
 
 @register
+class TransposedConvolution(Op):
+    name = "conv_transpose2d"
+
+    def propose(self, g):
+        t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
+        groups, channels, made = g.rng.choice((1, 1, 2, 3)), g.rng.choice((1, 2)), g.rng.choice((1, 2))
+        known = g.find(lambda v: v.order() == 4 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
+        if known and g.rng.random() < 0.5:
+            x, in_channels = known, g.value(known).dims[1]
+        else:
+            in_channels = Dim(groups * channels, g.rng.random() < 0.6)
+            x = g.leaf_like((Dim(g.rng.choice((0, 1, 2)), g.rng.random() < 0.5), in_channels) + tuple(
+                Dim(g.rng.choice((1, 2, 3, 4)), g.rng.random() < 0.6) for _ in range(2)), t)
+        weight = g.leaf_like((in_channels, Dim(made, g.rng.random() < 0.6), Dim(g.rng.choice((1, 2, 3)), True),
+                              Dim(g.rng.choice((1, 2, 3)), True)), t)
+        numbers = lambda choices: [g.rng.choice(choices) for _ in range(2)]
+        step = numbers((1, 2, 2, 3))
+        return [x, weight], {"step": step, "padding": numbers((0, 0, 1)), "inner": numbers((1, 1, 2)), "groups": groups,
+                             "added": [g.rng.randrange(n) for n in step]}
+
+    def infer(self, p, x, w):
+        need(x.type == w.type and x.floating() and x.order() == w.order() == 4 and w.dims[2].static and w.dims[3].static)
+        channels = unify(x.dims[1], w.dims[0])
+        need(channels.size % p["groups"] == 0)
+        sides = []
+        for d, size, step, padding, inner, added in zip(x.dims[2:], w.dims[2:], p["step"], p["padding"], p["inner"], p["added"]):
+            made = (d.size - 1) * step - 2 * padding + inner * (size.size - 1) + 1 + added
+            need(d.size > 0 and made > 0)
+            sides.append(Dim(made, d.static))
+        low, high = products(min(0, x.low), max(0, x.high), w.low, w.high)
+        terms = channels.size * w.dims[2].size * w.dims[3].size
+        return settled(Value(x.type, (x.dims[0], Dim(w.dims[1].size * p["groups"], w.dims[1].static)) + tuple(sides), min(0, low * terms),
+                             max(0, high * terms), x.exact and w.exact, x.special or w.special))
+
+    def text(self, p, x, w):
+        fields = ", ".join(f".{k} = {{{p[v][0]}, {p[v][1]}}}" for k, v in (("stride", "step"), ("padding", "padding"), ("output_padding", "added"),
+                                                                            ("dilation", "inner")))
+        return f"conv_transpose2d<conv_transpose_options{{{fields}, .groups = {p['groups']}}}>({x}, {w})"
+
+
+@register
+class Upsample(Op):
+    name = "upsample"
+
+    def propose(self, g):
+        return [images(g)], {"op": g.rng.choice(("upsample_nearest", "upsample_bilinear")), "by": [g.rng.choice((1, 2, 3)) for _ in range(2)]}
+
+    def infer(self, p, x):
+        need(2 <= x.order() <= 4)
+        dims = x.dims[:-2] + tuple(Dim(d.size * n, d.static) for d, n in zip(x.dims[-2:], p["by"]))
+        if p["op"] == "upsample_nearest":
+            return x.like(dims=dims)
+        need(x.elements() > 0 and x.type != "bool" and not x.special)
+        return settled(x.like(dims=dims, exact=False, type=x.type if x.floating() else "f32"))
+
+    def text(self, p, x):
+        return f"{p['op']}<{pair(*p['by'])}>({x})"
+
+
+@register
 class Cumprod(Op):
     name = "cumprod"
 

@@ -2,10 +2,11 @@
 // Convolution layers with PyTorch's layouts and initial values.
 //
 //   convolution2d<3, 16, 3, conv_options{.padding = 1}> first;       // [B, 3, H, W] -> [B, 16, H, W]
+//   transposed_convolution2d<16, 3, 2, conv_transpose_options{.stride = 2}> last;     // -> [B, 3, 2 H, 2 W]
 #pragma once
 
 #include <weft/nn/layers.hpp>
-#include <weft/op/convolution.hpp>
+#include <weft/op/conv_transpose.hpp>
 
 namespace weft {
 
@@ -54,6 +55,45 @@ struct convolution1d {
   auto operator()(expression auto x) const { return conv1d<O>(x, weight, bias); }
 
   static initializer starting() { return detail::starting_convolution<In, Size, O.groups>(); }
+};
+
+/// conv_transpose2d with a weight [In, Out / groups, height, width] and a bias [Out]: [B, In, H, W] ->
+/// [B, Out, ...]. torch.nn.ConvTranspose2d, also in its initial values, uniform in +-1 / sqrt(Out Size /
+/// groups).
+template <index_t In, index_t Out, height_width Size, conv_transpose_options O = conv_transpose_options{}>
+struct transposed_convolution2d {
+  parameter<extents<In, Out / O.groups, Size.height, Size.width>> weight =
+      make_parameter(extents<In, Out / O.groups, Size.height, Size.width>{}, starting());
+  parameter<extents<Out>> bias = make_parameter(extents<Out>{}, starting());
+
+  auto operator()(expression auto x) const { return conv_transpose2d<O>(x, weight, bias); }
+
+  static initializer starting() {
+    return detail::starting_convolution<Out, Size.height * Size.width, O.groups>();
+  }
+};
+
+/// The same without bias: torch.nn.ConvTranspose2d(..., bias=False).
+template <index_t In, index_t Out, height_width Size, conv_transpose_options O = conv_transpose_options{}>
+struct transposed_convolution2d_without_bias {
+  parameter<extents<In, Out / O.groups, Size.height, Size.width>> weight =
+      make_parameter(extents<In, Out / O.groups, Size.height, Size.width>{},
+                     transposed_convolution2d<In, Out, Size, O>::starting());
+
+  auto operator()(expression auto x) const { return conv_transpose2d<O>(x, weight); }
+};
+
+/// conv_transpose1d with a weight [In, Out / groups, Size] and a bias [Out]: [B, In, L] -> [B, Out, ...]; of
+/// the options, the width counts. torch.nn.ConvTranspose1d.
+template <index_t In, index_t Out, index_t Size, conv_transpose_options O = conv_transpose_options{}>
+struct transposed_convolution1d {
+  parameter<extents<In, Out / O.groups, Size>> weight =
+      make_parameter(extents<In, Out / O.groups, Size>{}, starting());
+  parameter<extents<Out>> bias = make_parameter(extents<Out>{}, starting());
+
+  auto operator()(expression auto x) const { return conv_transpose1d<O>(x, weight, bias); }
+
+  static initializer starting() { return detail::starting_convolution<Out, Size, O.groups>(); }
 };
 
 }  // namespace weft

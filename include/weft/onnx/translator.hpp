@@ -163,7 +163,7 @@ class translator {
   std::string expm1(const node& n);
   std::string reduced(const std::string& x, const char* op, const integers& dims, bool keep);
   std::string reduction(const node& n, const char* op);
-  std::string conv2d(const node& n);
+  std::string convolution(const node& n, const char* op);
   std::string pool2d(const node& n, const char* op);
   std::string batch_norm(const node& n);
   std::string standardize(const node& n);

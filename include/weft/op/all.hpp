@@ -9,6 +9,8 @@
 #include <weft/op/join.hpp>
 #include <weft/op/contraction.hpp>
 #include <weft/op/convolution.hpp>
+#include <weft/op/conv_transpose.hpp>
+#include <weft/op/upsample.hpp>
 #include <weft/op/reduce.hpp>
 #include <weft/op/einsum.hpp>
 #include <weft/op/normalization.hpp>
@@ -53,7 +55,8 @@ struct all {
               clamp, cross_entropy, count_labels, bce_with_logits,                    // losses
               checked_probability, uniform_like, dropout, bernoulli,                  // random
               windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
-              depthwise_conv2d, depthwise_weight_gradient,
+              depthwise_conv2d, depthwise_weight_gradient, conv_transpose2d, upsample_nearest,
+              upsample_bilinear,
               sum_over_positions,  // over ranks
               tap>;
 };

@@ -327,9 +327,14 @@ struct conv_matrices {
                             reshape_to(permute_dims(v, {{1, 2, 3, 0, 4, 5}, 6}), {2, {taken(dims), all}})),
                       size);
   }
+  /// The cotangent of the image. Products of bf16 and f16 are rounded after they have been added up.
   constexpr auto image_gradient(auto g, auto w) const {
     symbol_table& dims = g.owner->dims;
-    const auto columns = g.owner->template apply<matmul>({}, transposed(weight_of(w)), result_of(g));
+    const auto weight = transposed(weight_of(w)), made_of = result_of(g);
+    const attributes wide{{static_cast<index_t>(dtype::f32)}, 1};
+    const auto columns =
+        g.owner->template apply<contract>(is_narrow(g.type()) ? wide : attributes{},
+                                          expand_batch(weight, made_of), expand_batch(made_of, weight));
     const auto v = reshape_to(
         columns, {6, {dims.multiply(made[0], groups()), size[1], size[2], size[3], made[2], made[3]}});
     shape s = image;

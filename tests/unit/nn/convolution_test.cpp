@@ -21,6 +21,12 @@ struct network {
     return output(mean(y, dims<2, 3>));
   }
 };
+struct up_and_down {
+  convolution2d<3, 8, 4, conv_options{.stride = 2, .padding = 1}> down;
+  transposed_convolution2d<8, 6, 4, conv_transpose_options{.stride = 2, .padding = 1, .groups = 2}> up;
+  transposed_convolution2d_without_bias<6, 3, 1> out;
+  auto operator()(expression auto x) const { return out(up(down(x))); }
+};
 }  // namespace
 
 TEST_CASE("convolution layers: PyTorch's names, shapes and bounds of the initial values") {
@@ -141,4 +147,61 @@ TEST_CASE("options that are negative or do not fit are refused") {
   CHECK_FALSE(convolves.operator()<conv_options{.dilation = 4}>());
   CHECK_FALSE(convolves.operator()<conv_options{.groups = 0}>());
   CHECK_FALSE(convolves.operator()<conv_options{.stride = {1, large}}>());
+  const auto spreads = []<conv_transpose_options O>() {
+    return accepts<
+        op::conv_transpose2d,
+        attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups, O.output_padding.packed()>,
+        image, tensor<float, extents<1, 1, 2, 2>>>;
+  };
+  CHECK(spreads.operator()<conv_transpose_options{.stride = 2, .padding = 3, .output_padding = 1}>());
+  CHECK_FALSE(spreads.operator()<conv_transpose_options{.stride = 2, .padding = 4}>());  // nothing is left
+  CHECK_FALSE(spreads.operator()<conv_transpose_options{.stride = 0}>());
+  CHECK_FALSE(spreads.operator()<conv_transpose_options{.padding = -1}>());
+  CHECK_FALSE(spreads.operator()<conv_transpose_options{.stride = 2, .output_padding = 2}>());
+  CHECK_FALSE(spreads.operator()<conv_transpose_options{.dilation = 0}>());
+  CHECK_FALSE(spreads.operator()<conv_transpose_options{.groups = 2}>());
+  const auto grows = []<height_width By>() {
+    return accepts<op::upsample_bilinear, attr<By.packed()>, image>;
+  };
+  CHECK(grows.operator()<height_width{1, 3}>());
+  CHECK_FALSE(grows.operator()<0>());
+  CHECK_FALSE(grows.operator()<-2>());
+}
+
+TEST_CASE("transposed convolutions and upsampling of dynamic extents that do not fit are errors") {
+  const auto x = ones<float>(extents<dyn, dyn, dyn, dyn>{2, 3, 2, 4});
+  const auto w = ones<float>(extents<3, dyn, 2, 2>{3, 5, 2, 2});
+  CHECK(eval(conv_transpose2d(x, w)).extents() == shape{4, {2, 5, 3, 5}});
+  CHECK_THROWS_WITH_AS(eval(conv_transpose2d<conv_transpose_options{.padding = {2, 0}}>(x, w)),
+                       doctest::Contains("weft: conv_transpose2d: operands of shapes [2, 3, 2, 4]"),
+                       shape_error);
+  const auto other = ones<float>(extents<2, dyn, 1, 1>{2, 2, 1, 1});
+  CHECK_THROWS_WITH_AS(eval(conv_transpose2d(x, other)), doctest::Contains("extents 3 and 2 must be equal"),
+                       shape_error);
+  const auto odd = ones<float>(extents<dyn, 2, 1, 1>{3, 2, 1, 1});
+  CHECK_THROWS_AS(eval(conv_transpose2d<conv_transpose_options{.groups = 2}>(x, odd)), shape_error);
+  const auto empty = ones<float>(extents<dyn, dyn, dyn, dyn>{1, 3, 0, 4});
+  CHECK_THROWS_WITH_AS(eval(conv_transpose2d(empty, w)), doctest::Contains("the dim has no elements"),
+                       shape_error);
+  CHECK_THROWS_WITH_AS(eval(upsample_bilinear<2>(empty)), doctest::Contains("the dim has no elements"),
+                       shape_error);
+  CHECK(eval(upsample_nearest<2>(empty)).extents() == shape{4, {1, 3, 0, 8}});
+}
+
+TEST_CASE("layers of transposed convolutions: PyTorch's names, shapes and bounds; a size is restored") {
+  up_and_down net;
+  initialize(net, 4);
+  std::string names;
+  for (const auto& [name, p] : state_dict(net)) names += name + " " + to_string(p->extents) + " ";
+  CHECK(names ==
+        "down.weight [8, 3, 4, 4] down.bias [8] up.weight [8, 3, 4, 4] up.bias [6] out.weight [6, 3, 1, 1] ");
+  const auto largest = [](const auto& p) { return eval(amax(abs(p))).item(); };
+  const float bound = 1 / std::sqrt(3.f * 16);
+  CHECK(largest(net.up.weight) <= bound);
+  CHECK(largest(net.up.weight) > 0.9f * bound);
+  CHECK(largest(net.up.bias) <= bound);
+  CHECK(eval(net(ones<float>(extents<2, 3, 10, 6>{}))).extents() == shape{4, {2, 3, 10, 6}});
+  transposed_convolution1d<4, 2, 3, conv_transpose_options{.stride = 2}> sequence;
+  CHECK(state_dict(sequence)[0].second->extents == shape{3, {4, 2, 3}});
+  CHECK(eval(sequence(ones<float>(extents<3, 4, 5>{}))).extents() == shape{3, {3, 2, 11}});
 }

@@ -123,6 +123,7 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
   switch (n.op->number) {
     case detail::number_of<op::matmul>:
     case detail::number_of<op::conv2d>:
+    case detail::number_of<op::conv_transpose2d>:
     case detail::number_of<op::max_pool2d>:
     case detail::number_of<op::avg_pool2d>:
     case detail::number_of<op::dropout>:  // refused by their own names
@@ -378,7 +379,8 @@ WEFT_DEFINE std::string translator::translate(const node& n) {
 WEFT_DEFINE std::string translator::composed(const node& n) {
   switch (n.op->number) {
     case detail::number_of<op::matmul>: return rounded(to_.apply("MatMul", operands(n)), n.result.type);
-    case detail::number_of<op::conv2d>: return conv2d(n);
+    case detail::number_of<op::conv2d>: return convolution(n, "Conv");
+    case detail::number_of<op::conv_transpose2d>: return convolution(n, "ConvTranspose");
     case detail::number_of<op::max_pool2d>:
       if (n.result.type == dtype::i64) refuse_op(n, "MaxPool has no elements of i64");
       return pool2d(n, "MaxPool");

@@ -112,16 +112,20 @@ WEFT_DEFINE std::string translator::dims_reduction(const node& n, const char* op
   return cast(reduced(operand_as(n, 0, t), op, dims, set.keep), t, n.result.type);
 }
 
-WEFT_DEFINE std::string translator::conv2d(const node& n) {
+WEFT_DEFINE std::string translator::convolution(const node& n, const char* op) {
   const auto step = height_width::of(n.at[0]), padding = height_width::of(n.at[1]),
              dilation = height_width::of(n.at[2]);
   const shape& size = spec(n, 1).extents;
-  const attribute_list at{{"kernel_shape", integers{size[2], size[3]}},
-                          {"strides", integers{step.height, step.width}},
-                          {"pads", integers{padding.height, padding.width, padding.height, padding.width}},
-                          {"dilations", integers{dilation.height, dilation.width}},
-                          {"group", n.at[3]}};
-  return rounded(to_.apply("Conv", operands(n), at), n.result.type);
+  attribute_list at{{"kernel_shape", integers{size[2], size[3]}},
+                    {"strides", integers{step.height, step.width}},
+                    {"pads", integers{padding.height, padding.width, padding.height, padding.width}},
+                    {"dilations", integers{dilation.height, dilation.width}},
+                    {"group", n.at[3]}};
+  if (n.op == &graph::info_of<op::conv_transpose2d>) {
+    const auto added = height_width::of(n.at[4]);
+    at.push_back({"output_padding", integers{added.height, added.width}});
+  }
+  return rounded(to_.apply(op, operands(n), at), n.result.type);
 }
 
 /// Pooling operators take images of four dims, and MaxPool no integers of 32 bits, which f64 holds.

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+// within 12: conv_transpose2d: x is [B, C, H, W] and the weight [C, O / groups, height, width]
+#include <weft/weft.hpp>
+using namespace weft;
+tensor<float, extents<dyn, 3, 8, 8>> x;
+tensor<float, extents<4, 3, 3, 3>> w;
+auto y = conv_transpose2d(x, w);
