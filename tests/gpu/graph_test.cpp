@@ -280,6 +280,57 @@ TEST_CASE("graphs: what blocks hold, and the weight of a loss in slices, are tho
   CHECK(fake_cuda::misuse() == "");
 }
 
+namespace {
+/// [time, batch, 6] -> [batch, 3].
+struct recurrent_model {
+  lstm<6, 5> first;
+  gru<5, 4> second;
+  batch_normalization<4> norm;
+  linear<4, 3> output;
+  auto operator()(expression auto x) const {
+    return output(norm(mean(second(first(x)), dims<0>)));
+  }
+};
+}  // namespace
+
+TEST_CASE("graphs: recurrences and batch norm, whose running statistics go on") {
+  const auto numbers = [](bool graph, long& recorded) {
+    const device d = nvidia();
+    auto m = create<recurrent_model>(d);
+    initialize(m, 3);
+    adamw optimizer{.lr = 0.05};
+    self_communicator alone;
+    auto run = bind<>(m, optimizer, alone, {});
+    const long before = fake_cuda::calls("cuGraphInstantiate");
+    std::vector<double> all;
+    for (int s = 0; s < 12; ++s) {
+      if (s == 9) m.norm.momentum = 0.5;
+      const index_t time = s % 4 == 3 ? 7 : 4;
+      const auto labels =
+          generate<std::int32_t>(extents<dyn>{5}, [s](index_t i) { return (i * i + s) % 3; }, d);
+      const step_result r = run.step(
+          2,
+          [&](index_t j) {
+            const auto seed = static_cast<std::uint64_t>(2 * s + j);
+            return cross_entropy(m(randn<float>(extents<dyn, dyn, 6>{time, 5, 6}, {.seed = seed}, d)), labels);
+          },
+          {.graph = graph});
+      all.insert(all.end(), {r.loss, r.norm});
+      for (const float x : m.norm.running_mean.to_vector()) all.push_back(x);
+      for (const float x : m.norm.running_var.to_vector()) all.push_back(x);
+    }
+    recorded = fake_cuda::calls("cuGraphInstantiate") - before;
+    for (const auto& p : parameters_of(m))
+      for (float x : flat_view<float>(p).to_vector()) all.push_back(x);
+    return all;
+  };
+  long with = 0, without = 0;
+  CHECK(numbers(true, with) == numbers(false, without));
+  CHECK(with == 3);
+  CHECK(without == 0);
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: what cannot be recorded is refused by name, and the run goes on without") {
   const auto refused = [](auto prepare, auto loss, const parallel_options& o = {}) {
     small_run r;
