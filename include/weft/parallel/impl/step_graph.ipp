@@ -2,7 +2,8 @@
 // Definitions of <weft/parallel/step_graph.hpp>.
 #pragma once
 
-#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <weft/base/config.hpp>
@@ -68,15 +69,15 @@ class recording_scope {
 
 WEFT_DEFINE tensor_list described_operands(const runtime::operands& read, step_form& form) {
   tensor_list each;
-  const std::vector<const void*> fixed = form.memory;
+  std::unordered_map<const tensor_state*, std::size_t> numbers;
+  const std::unordered_set<const void*> fixed(form.memory.begin(), form.memory.end());
   for (const auto& leaf : read.leaves) {
-    const auto known = std::find(each.begin(), each.end(), leaf);
-    form.operands.push_back(static_cast<std::size_t>(known - each.begin()));
-    if (known != each.end()) continue;
+    const auto [known, is_new] = numbers.try_emplace(leaf.get(), each.size());
+    form.operands.push_back(known->second);
+    if (!is_new) continue;
     each.push_back(leaf);
     form.tensors.push_back({leaf->type, leaf->extents});
-    const bool is_fixed = std::find(fixed.begin(), fixed.end(), leaf->memory.data()) != fixed.end();
-    form.memory.push_back(is_fixed ? leaf->memory.data() : nullptr);
+    form.memory.push_back(fixed.contains(leaf->memory.data()) ? leaf->memory.data() : nullptr);
   }
   for (const any_number& x : read.numbers) form.numbers.push_back(x.bits);
   for (const index_t size : read.sizes) form.numbers.push_back(size);
