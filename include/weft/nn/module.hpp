@@ -254,10 +254,12 @@ void initialize(M& m, std::uint64_t seed) {
 
 namespace detail {
 /// The key for the next parameter made on this thread, another one at each call. Every thread counts from 0,
-/// so that ranks that are threads make the same model, as processes do.
+/// so that ranks that are threads make the same model, as processes do. The seed is none that users write,
+/// lest parameters share random numbers with their tensors.
 inline random_key next_parameter_key() {
+  constexpr std::uint64_t seed = 0x7765'6967'6874'7300;
   thread_local std::uint64_t made = 0;
-  return {0, made++};
+  return {seed, made++};
 }
 /// The device that `create` on this thread has been given; null outside of it. Of the thread, because default
 /// member initializers have no arguments.

@@ -337,6 +337,19 @@ std::vector<leaf_role> roles_in(const graph::compute_graph& g) {
 }
 }  // namespace
 
+TEST_CASE("parameters that are made by default share no random numbers with tensors of small seeds") {
+  std::vector<std::vector<float>> weights;
+  std::thread([&] {  // from the first parameter on
+    for (int i = 0; i < 3; ++i)
+      weights.push_back(parameter<extents<64>>(make_parameter(extents<64>{}, init::uniform(1))).to_vector());
+  }).join();
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    for (std::uint64_t stream = 0; stream < 20; ++stream) {
+      const auto drawn = eval(2.0f * rand<float>(extents<64>{}, {seed, stream}) - 1.0f).to_vector();
+      for (const auto& w : weights) CHECK(w[0] != drawn[0]);
+    }
+}
+
 TEST_CASE("leaves of graphs know parameters from variables and data, forward and backward") {
   constexpr auto data = leaf_role::untracked, input = leaf_role::variable, parameter = leaf_role::parameter;
   variable<float, extents<dyn, 3>> x(zeros<float>(extents<dyn, 3>{2, 3}));
