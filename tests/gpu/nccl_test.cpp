@@ -271,8 +271,9 @@ TEST_CASE("ranks over NCCL need a device of CUDA each") {
   });
   CHECK_MESSAGE(has(two, "ncclCommInitRankConfig"), two);
   std::vector<float> x(4);
-  CHECK(has(failure([&] { alone.all_reduce(elements(x.data(), 4, dtype::f32, memory_space::device)); }),
-            "the communicator self does not reach it"));
+  CHECK(
+      has(failure([&] { alone.all_reduce(elements(x.data(), 4, dtype::f32, memory_space::device)).wait(); }),
+          "the communicator self does not reach it"));
   CHECK(fake_cuda::misuse() == "");
 }
 

@@ -19,8 +19,8 @@
 
 namespace weft {
 
-/// Handle of an operation; move only.
-class work {
+/// Handle of an operation; move only. Where it is discarded, so are its errors.
+class [[nodiscard]] work {
  public:
   /// The operation as its backend implements it.
   class state {
