@@ -46,6 +46,9 @@ int main() {
   expect(concat<0>(v, v), {7, 8, 9, 7, 8, 9});
   //| torch.stack([v, v], 1) | torch::stack({v, v}, 1) | np.stack([v, v], 1) | -
   expect(stack<1>(v, v), {7, 7, 8, 8, 9, 9});
+  std::vector list{v, v};
+  //| torch.cat(list), torch.stack(list) | torch::cat(list), torch::stack(list) | np.concatenate(list), np.stack(list) | -
+  expect(concat<0>(list), {7, 8, 9, 7, 8, 9});
   //| F.pad(v, (1, 2)) | F::pad(v, F::PadFuncOptions({1, 2})) | np.pad(v, (1, 2)) | -
   expect(pad<0, 1, 2>(v), {0, 7, 8, 9, 0, 0});
 }

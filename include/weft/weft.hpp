@@ -15,6 +15,7 @@
 #include <weft/run/eval.hpp>
 #include <weft/run/tape.hpp>
 #include <weft/run/gradcheck.hpp>
+#include <weft/run/list.hpp>
 #include <weft/run/peak_bytes.hpp>
 
 #include <weft/nn/batch_norm.hpp>

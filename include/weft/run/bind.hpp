@@ -10,7 +10,7 @@
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
-// Of run/boundary.hpp, run/experts.hpp, run/recurrence.hpp and run/batch_statistics.hpp.
+// Of run/boundary.hpp, run/experts.hpp, run/recurrence.hpp, run/list.hpp and run/batch_statistics.hpp.
 template <class Block, expression X>
 struct boundary_node;
 template <class F, expression X, expression Labels>
@@ -21,6 +21,8 @@ template <expression X, expression Loss>
 struct attached_node;
 template <class Step, expression X, expression... Start>
 struct recurrence_node;
+template <index_t Dim, bool Stacks, class Leaf>
+struct list_node;
 template <expression X, index_t C>
 struct batch_statistics_node;
 }  // namespace weft
@@ -115,6 +117,8 @@ template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s);
 template <class Step, class X, class... Start>
 void collect(const recurrence_node<Step, X, Start...>& n, operands& to, scope& s);
+template <index_t Dim, bool Stacks, class Leaf>
+void collect(const list_node<Dim, Stacks, Leaf>& n, operands& to, scope& s);
 template <class X, index_t C>
 void collect(const batch_statistics_node<X, C>& n, operands& to, scope& s);
 template <class Op, class Attr, class... A>
@@ -186,6 +190,11 @@ void collect(const recurrence_node<Step, X, Start...>& n, operands& to, scope& s
   collect(n.operand, to, s);
   n.start.apply([&](const auto&... e) { (collect(e, to, s), ...); });
   append_contents(n.step, *to.held);
+}
+template <index_t Dim, bool Stacks, class Leaf>
+void collect(const list_node<Dim, Stacks, Leaf>& n, operands& to, scope& s) {
+  for (const Leaf& leaf : *n.parts) collect(leaf, to, s);
+  to.sizes.push_back(static_cast<index_t>(n.parts->size()));
 }
 template <class X, index_t C>
 void collect(const batch_statistics_node<X, C>& n, operands& to, scope& s) {

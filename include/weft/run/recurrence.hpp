@@ -6,7 +6,7 @@
 #pragma once
 
 #include <weft/op/all.hpp>
-#include <weft/run/boundary.hpp>
+#include <weft/run/list.hpp>
 #include <weft/tensor/create.hpp>
 
 namespace weft {
@@ -83,19 +83,6 @@ concept sequence_scanner = Evaluator::scans_sequences;
       {"weft: recurrence: the first state has the shape ", start, ", a state the shape ", of_state});
 }
 
-/// States [n, ...], one after the other: each is copied about log8(n) times.
-template <class Evaluator, class State>
-State joined_states(Evaluator& evaluator, const State* states, index_t n) {
-  if (n == 1) return states[0];
-  const index_t parts = n < 8 ? 2 : 8;
-  recycled_vector<State> part;
-  for (index_t i = 0; i < parts; ++i)
-    part.push_back(joined_states(evaluator, states + n * i / parts, n * (i + 1) / parts - n * i / parts));
-  if (parts == 2) return State(evaluator.eval_program(concat<0>(part[0], part[1])));
-  return State(evaluator.eval_program(
-      concat<0>(part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7])));
-}
-
 template <class Resolver, class Variables, class Step, class X, class... Start>
 auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
   using T = typename X::value_type;
@@ -150,7 +137,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   }
   recycled_vector<state> states;
   for (index_t t = 0; t < length; ++t) states.push_back(now = next(t, now));
-  return joined_states(evaluator, states.begin(), length);
+  return joined<0>(evaluator, states.begin(), length);
 }
 
 }  // namespace detail
