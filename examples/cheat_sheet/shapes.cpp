@@ -7,6 +7,7 @@ int main() {
   auto x = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
   auto v = from(extents<3>{}, std::vector<float>{7, 8, 9});
   auto t = eval(reshape<2, 3, 4>(arange<float>(24)));
+  const std::vector list{v, v};
   const int i = 1, from_row = 0, to_row = 1;
   //| x.reshape(3, 2) | x.reshape({3, 2}) | x.reshape(3, 2) | x.reshaped<RowMajor>(3, 2)
   expect(reshape<3, 2>(x), {1, 2, 3, 4, 5, 6});
@@ -46,7 +47,6 @@ int main() {
   expect(concat<0>(v, v), {7, 8, 9, 7, 8, 9});
   //| torch.stack([v, v], 1) | torch::stack({v, v}, 1) | np.stack([v, v], 1) | -
   expect(stack<1>(v, v), {7, 7, 8, 8, 9, 9});
-  std::vector list{v, v};
   //| torch.cat(list), torch.stack(list) | torch::cat(list), torch::stack(list) | np.concatenate(list), np.stack(list) | -
   expect(concat<0>(list), {7, 8, 9, 7, 8, 9});
   //| F.pad(v, (1, 2)) | F::pad(v, F::PadFuncOptions({1, 2})) | np.pad(v, (1, 2)) | -

@@ -287,9 +287,7 @@ struct recurrent_model {
   gru<5, 4> second;
   batch_normalization<4> norm;
   linear<4, 3> output;
-  auto operator()(expression auto x) const {
-    return output(norm(mean(second(first(x)), dims<0>)));
-  }
+  auto operator()(expression auto x) const { return output(norm(mean(second(first(x)), dims<0>))); }
 };
 }  // namespace
 
@@ -306,15 +304,16 @@ TEST_CASE("graphs: recurrences and batch norm, whose running statistics go on") 
     for (int s = 0; s < 12; ++s) {
       if (s == 9) m.norm.momentum = 0.5;
       const index_t time = s % 4 == 3 ? 7 : 4;
-      const auto labels =
-          generate<std::int32_t>(extents<dyn>{5}, [s](index_t i) { return (i * i + s) % 3; }, d);
-      const step_result r = run.step(
-          2,
-          [&](index_t j) {
-            const auto seed = static_cast<std::uint64_t>(2 * s + j);
-            return cross_entropy(m(randn<float>(extents<dyn, dyn, 6>{time, 5, 6}, {.seed = seed}, d)), labels);
-          },
-          {.graph = graph});
+      const auto labels = generate<std::int32_t>(
+          extents<dyn>{5}, [s](index_t i) { return (i * i + s) % 3; }, d);
+      const step_result r =
+          run.step(2,
+                   [&](index_t j) {
+                     const auto seed = static_cast<std::uint64_t>(2 * s + j);
+                     return cross_entropy(
+                         m(randn<float>(extents<dyn, dyn, 6>{time, 5, 6}, {.seed = seed}, d)), labels);
+                   },
+                   {.graph = graph});
       all.insert(all.end(), {r.loss, r.norm});
       for (const float x : m.norm.running_mean.to_vector()) all.push_back(x);
       for (const float x : m.norm.running_var.to_vector()) all.push_back(x);
