@@ -910,10 +910,13 @@ array upsample_bilinear(const call& c) {
 }
 
 /// softmax(q k^T / sqrt(features)) v for each batch element and head, of which several in turn may have the
-/// same keys and values; v0: queries see no later keys, v1: the position of the first query.
-array attention(const call& c) {
+/// same keys and values; is_seen(position) and added(position) say of [batch, head, query, key] whether it
+/// takes part, and what is added to the score.
+template <class Seen, class Added>
+array attended(const call& c, Seen is_seen, Added added) {
   const array &q = c.operands[0], &k = c.operands[1], &v = c.operands[2];
-  for (const array& o : c.operands) require(c, o.extents.order == 4 && o.type == q.type, "operands differ");
+  for (const array* o : {&q, &k, &v})
+    require(c, o->extents.order == 4 && o->type == q.type, "operands differ");
   const index_t batches = q.extents[0], queries = q.extents[1], heads = q.extents[2], features = q.extents[3];
   const index_t keys = k.extents[1], key_heads = k.extents[2];
   require(c, k.extents == v.extents && k.extents[0] == batches && k.extents[3] == features,
@@ -930,21 +933,46 @@ array attention(const call& c) {
       };
       for (index_t t = 0; t < queries; ++t) {
         line scores;
-        for (index_t s = 0; s < keys && (!c.at[0] || s <= c.at[1] + t); ++s) {
+        std::vector<index_t> seen;
+        for (index_t s = 0; s < keys; ++s) {
+          const position p{b, h, t, s};
+          if (!is_seen(p)) continue;
           double score = 0;
           for (index_t d = 0; d < features; ++d) score += q.f[at(t, d)] * k.f[of_key(s, d)];
-          scores.push_back(score / std::sqrt(static_cast<double>(features)));
+          scores.push_back(score / std::sqrt(static_cast<double>(features)) + added(p));
+          seen.push_back(s);
         }
         const line weight = softmax(c, scores);
         for (index_t d = 0; d < features; ++d) {
           double total = 0;
-          for (std::size_t s = 0; s < weight.size(); ++s)
-            total += weight[s] * v.f[of_key(static_cast<index_t>(s), d)];
+          for (std::size_t s = 0; s < weight.size(); ++s) total += weight[s] * v.f[of_key(seen[s], d)];
           store(c, out, static_cast<index_t>(at(t, d)), total);
         }
       }
     }
   return out;
+}
+/// v0: queries see no later keys, v1: the position of the first query.
+array attention(const call& c) {
+  return attended(
+      c, [&](const position& p) { return !c.at[0] || p[3] <= c.at[1] + p[2]; },
+      [](const position&) { return 0.0; });
+}
+/// Operand 3 broadcasts to [batch, head, query, key]: bool says what is seen, numbers are added.
+array masked_attention(const call& c) {
+  const array& mask = c.operands[3];
+  const auto number_of = [&](const position& p) {
+    position own{};
+    const int order = mask.extents.order;
+    for (int d = 0; d < order; ++d)
+      own[static_cast<std::size_t>(d)] =
+          mask.extents[d] == 1 ? 0 : p[static_cast<std::size_t>(4 - order + d)];
+    return mask.number(element_at(mask.extents, own));
+  };
+  const bool is_bool = mask.type == dtype::boolean;
+  return attended(
+      c, [&](const position& p) { return is_bool ? number_of(p) != 0 : number_of(p) > -INFINITY; },
+      [&](const position& p) { return is_bool ? 0.0 : number_of(p); });
 }
 
 // Look-ups.
@@ -1341,6 +1369,7 @@ constexpr definition definitions[] = {
     {"linear_recurrence", linear_recurrence},
     {"one_hot", one_hot},
     {"attention", attention},
+    {"masked_attention", masked_attention},
     {"windows", windows},
     {"max_pool2d", max_pool2d},
     {"avg_pool2d", avg_pool2d},

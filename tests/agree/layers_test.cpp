@@ -174,3 +174,31 @@ TEST_CASE("attention to keys of other lengths, fewer heads, from later positions
     return attention<causal>(q, k, v, c.stored<std::int64_t, order1>("first").to_vector()[0]);
   });
 }
+
+TEST_CASE("attention with masks") {
+  const io::stored_tensors all = file("attention_lengths");
+  const auto of_mask = [&](const char* name, auto f) {
+    for_each_case(all, name, [&](const stored_case& c) {
+      auto q = c.variable<float, order4>("q"), k = c.variable<float, order4>("k"),
+           v = c.variable<float, order4>("v");
+      const auto call = [&](auto mask, auto... tracked) {
+        c.agrees([&] { return attention(q, k, v, mask); }, 1e-5, 1, "q", q, "k", k, "v", v, tracked...);
+      };
+      f(c, call);
+    });
+  };
+  // Extents of 1 that broadcast are static.
+  of_mask("attention_seen", [](const stored_case& c, auto call) {
+    const shape s = c.extents_of("mask");
+    if (s.order == 4 && s[1] == 1) call(c.stored<bool, extents<dyn, 1, 1, dyn>>("mask"));
+    else if (s.order == 4) call(c.stored<bool, order4>("mask"));
+    else call(c.stored<bool, order2>("mask"));
+  });
+  of_mask("attention_added", [](const stored_case& c, auto call) {
+    const shape s = c.extents_of("mask");
+    const auto with = [&](auto mask) { call(mask, "mask", mask); };
+    if (s.order == 4 && s[1] == 1) with(c.variable<float, extents<dyn, 1, 1, dyn>>("mask"));
+    else if (s.order == 4) with(c.variable<float, order4>("mask"));
+    else with(c.variable<float, order2>("mask"));
+  });
+}

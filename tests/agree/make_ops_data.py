@@ -190,6 +190,18 @@ for batch, queries, keys, heads, key_heads, features, first in [
         ops.case(name, lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                                                       attn_mask=mask, enable_gqa=True).transpose(1, 2), q=q, k=k, v=v)
     ops.tensors[f"attention_causal/{ops.counts['attention']}/first"] = torch.tensor([first])
+# With masks, which broadcast: of padding, of each query, added to the scores of each head; a query without keys.
+for batch, queries, keys, heads, key_heads, features, shape in [
+        (2, 3, 7, 4, 2, 5, (2, 1, 1, 7)), (1, 9, 9, 2, 2, 3, (9, 9)), (3, 5, 6, 6, 2, 4, (3, 6, 5, 6)), (1, 1, 1, 1, 1, 1, (1, 1))]:
+    q, k, v = torch.randn(batch, queries, heads, features), *torch.randn(2, batch, keys, key_heads, features).unbind(0)
+    seen = torch.rand(shape) < 0.7
+    if shape == (9, 9):
+        seen[4] = False
+    added = torch.randn(shape)
+    for name, mask in ("attention_seen", seen), ("attention_added", added):
+        ops.case(name, lambda q, k, v, mask: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                                                            attn_mask=mask, enable_gqa=True).transpose(1, 2),
+                 q=q, k=k, v=v, mask=mask)
 ops.save("attention_lengths")
 torch.set_rng_state(state)
 

@@ -171,6 +171,10 @@ int main(int, char** arguments) {
       [](auto a, auto w) { return conv2d<conv_options{.stride = 2, .padding = 1, .groups = 4}>(a, w); },
       numbers<float>(extents<2, 4, 7, 5>{}), numbers<float>(extents<4, 1, 3, 3>{}, 1));
   to.add(
+      "attention_mask", [](auto q, auto k, auto v, auto mask) { return attention(q, k, v, mask); },
+      numbers<float>(extents<2, 3, 4, 6>{}), numbers<float>(extents<2, 6, 2, 6>{}, 1),
+      numbers<float>(extents<2, 6, 2, 6>{}, 2), numbers<float>(extents<2, 1, 1, 6>{}, 3));
+  to.add(
       "attention_groups", [](auto q, auto k, auto v) { return attention<causal>(q, k, v, 3); },
       numbers<float>(extents<2, 3, 4, 6>{}), numbers<float>(extents<2, 6, 2, 6>{}, 1),
       numbers<float>(extents<2, 6, 2, 6>{}, 2));

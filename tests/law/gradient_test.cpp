@@ -149,6 +149,14 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(attention<causal>(q, more_k, more_v, 3)), q));
   CHECK(derivable(weighed(attention<causal>(q, more_k, more_v, 3)), more_k));
   CHECK(derivable(weighed(attention<false>(q, more_k, more_v)), more_v));
+  auto bias = variable<double, extents<1, 2, 9, dyn>>(randn<double>(extents<1, 2, 9, dyn>{1, 2, 9, 13}));
+  const auto some =
+      generate<bool>(extents<2, 1, 1, dyn>{2, 1, 1, 13}, [](index_t i) { return i % 3 != 0 && i < 13; });
+  CHECK(derivable(weighed(attention(q, more_k, more_v, bias)), bias));
+  CHECK(derivable(weighed(attention(q, more_k, more_v, bias)), more_k));
+  CHECK(derivable(weighed(attention(q, more_k, more_v, some)), q));
+  CHECK(derivable(weighed(attention(q, more_k, more_v, some)), more_k));
+  CHECK(derivable(weighed(attention(q, more_k, more_v, some)), more_v));
   auto pairs = variable<double, keys>(randn<double>(keys{2, 3, 2, 4}, {.seed = 6}));
   CHECK(derivable(weighed(rotary(pairs)), pairs));
   CHECK(derivable(weighed(rotary<100>(pairs, 2)), pairs));

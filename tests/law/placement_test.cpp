@@ -319,6 +319,8 @@ TEST_CASE("attention by batch elements and heads") {
   using keys = var<2, 3, 2, 2>;
   on<heads, keys, keys>("grouped queries", {4, 11, 0},
                         [](auto q, auto k, auto v) { return attention<causal>(q, k, v); });
+  on<heads, keys, keys, var<2, 1, 1, 3>>(
+      "mask", {9, 26, 4560}, [](auto q, auto k, auto v, auto mask) { return attention(q, k, v, mask); });
 }
 
 /// For each number of ranks from 1 on whether it fits; and then, that all values are right.

@@ -976,6 +976,30 @@ class Attention(Op):
         return f"attention<{'causal' if p['causal'] else 'false'}>({q}, {k}, {v}{first})"
 
 
+@register
+class MaskedAttention(Attention):
+    name = "masked_attention"
+
+    def propose(self, g):
+        names, _ = super().propose(g)
+        q, k = g.value(names[0]), g.value(names[1])
+        scores = (q.dims[0], q.dims[2], q.dims[1], k.dims[1])
+        dims = tuple(Dim(1, True) if g.rng.random() < 0.4 else d for d in scores)[g.rng.choice((0, 0, 1, 2)):]
+        return names + [g.leaf_like(dims, g.rng.choice(("bool", q.type)))], {"causal": False, "first": None}
+
+    def infer(self, p, q, k, v, mask):
+        need(mask.type in ("bool", q.type) and not mask.special and mask.largest() < 20 and mask.order() <= 4)
+        scores = (q.dims[0], q.dims[2], q.dims[1], k.dims[1])
+        for d, s in zip(reversed(mask.dims), reversed(scores)):
+            if not (d.static and d.size == 1):
+                unify(d, s)
+        result = super().infer(p, q, k, v)
+        return result.like(low=min(0, result.low), high=max(0, result.high))
+
+    def text(self, p, q, k, v, mask):
+        return f"attention({q}, {k}, {v}, {mask})"
+
+
 # ---------------------------------------------------------------------------------------------------- losses, look-ups
 
 def reduced(p, v):

@@ -48,7 +48,7 @@ struct all {
               relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
               checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
               argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,       // orders
-              attention, attention_backward,                                          // by index, attention
+              attention, attention_backward, masked_attention,                        // by index, attention
               softmax, log_softmax, standardize, rms_standardize, normalize,          // rows
               group_standardize, channel_moments, batch_norm,                         // groups, channels
               rotary, rotary_at,                                                      // positions

@@ -19,6 +19,37 @@ struct attention_law {
                 "key heads divide heads");
 };
 
+/// The compile-time error for a mask of attention.
+template <bool Holds, class... Extents>
+struct attention_mask_law {
+  static_assert(Holds, "weft: attention: a mask is [batch, heads, queries, keys], or broadcasts to that");
+};
+/// The compile-time error for a mask of attention of another type.
+template <bool Holds, class... Types>
+struct attention_mask_type_law {
+  static_assert(Holds,
+                "weft: attention: queries, keys and values have one floating type; a mask is bool, of "
+                "that type or f32");
+};
+
+namespace detail {
+/// x [batch, position, head, feature] as [batch, key head, head of its group, position, feature]; of keys and
+/// values, `group` is 1.
+constexpr auto by_head(auto x, index_t key_heads, index_t group) {
+  const shape s = x.extents();
+  const auto parted = reshape_to(x, shape{5, {s[0], s[1], key_heads, group, s[3]}});
+  return permute_dims(parted, {{0, 2, 3, 1, 4}, 5});
+}
+/// The inverse, of shape `s`.
+constexpr auto by_position(auto x, const shape& s) {
+  return reshape_to(permute_dims(x, {{0, 3, 1, 2, 4}, 5}), s);
+}
+/// The number of heads that have the same keys and values.
+constexpr index_t heads_in_group(symbol_table& dims, const shape& queries, const shape& keys) {
+  return keys[2] == 0 ? 1 : dims.divide(queries[2], keys[2]);
+}
+}  // namespace detail
+
 /// The derivative of `attention`: cotangents of queries (the value), keys and values (results 1 and 2).
 struct attention_backward : rule<6> {
   static constexpr auto kind = op_kind::native;
@@ -41,16 +72,9 @@ struct attention_backward : rule<6> {
   static constexpr auto vjp(auto c, auto y, auto q, auto k, auto v, auto, auto log_sums, auto g) {
     auto& graph = *q.owner;
     const shape queries = q.extents(), keys = k.extents();
-    const index_t heads = keys[2], group = heads == 0 ? 1 : graph.dims.divide(queries[2], heads);
+    const index_t heads = keys[2], group = detail::heads_in_group(graph.dims, queries, keys);
     const dtype t = compute_type(q.type());
-    const auto by_head = [&](auto x, index_t heads_in_group) {
-      const shape s = x.extents();
-      const auto parted = reshape_to(cast_to(x, t), shape{5, {s[0], s[1], heads, heads_in_group, s[3]}});
-      return permute_dims(parted, {{0, 2, 3, 1, 4}, 5});
-    };
-    const auto by_position = [](auto x, const shape& s) {
-      return reshape_to(permute_dims(x, {{0, 3, 1, 2, 4}, 5}), s);
-    };
+    const auto by_head = [&](auto x, index_t of) { return detail::by_head(cast_to(x, t), heads, of); };
     const auto product = [&](auto a, auto b) { return graph.template apply<matmul>({}, a, b); };
     const auto row_sums = [](auto x) { return sum_dims(x, 4, 5); };
 
@@ -75,12 +99,12 @@ struct attention_backward : rule<6> {
     const auto of_k = (product(transposed(of_s), at_q) + product(transposed(of_s1), to_q)) * scale;
     const auto of_v = product(transposed(p1), at_g), of_g = product(p1, at_v) + product(p, to_v);
     const auto none = no_gradient(q);
-    return std::array{by_position(of_q, queries),
-                      by_position(sum_dims(of_k, 2, 3), keys),
-                      by_position(sum_dims(of_v, 2, 3), keys),
+    return std::array{detail::by_position(of_q, queries),
+                      detail::by_position(sum_dims(of_k, 2, 3), keys),
+                      detail::by_position(sum_dims(of_v, 2, 3), keys),
                       none,
                       none,
-                      by_position(of_g, queries)};
+                      detail::by_position(of_g, queries)};
   }
 };
 
@@ -126,6 +150,55 @@ struct attention : rule<3> {
   }
 };
 
+/// Attention with scores that a mask, operand 3, excludes where it is false, or is added to. By its formula:
+/// the scores are values. Rows of which every score is excluded are zeros.
+struct masked_attention : composed<4> {
+  static constexpr auto name = "masked_attention";
+  template <bool Holds, class... Extents>
+  using law = attention_mask_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = attention_mask_type_law<Holds, Types...>;
+
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result = attention::infer(dims, at, operands);
+    const auto& [type, mask] = operands[3];
+    result.types_fit &= type == dtype::boolean || type == operands[0].type || type == dtype::f32;
+    result.holds = result.holds && mask.order <= 4;
+    if (!result.holds) return result;
+    const shape& q = result.value.extents;
+    const shape scores{4, {q[0], q[2], q[1], operands[1].extents[1]}};
+    for (int d = 0; d < mask.order; ++d) {
+      index_t both = mask.from_right(d);
+      if (both == 1) continue;
+      result.holds &= dims.unify(both, scores.from_right(d), both, check_kind::equal_in_broadcast);
+    }
+    return result;
+  }
+  static constexpr auto value(auto q, auto k, auto v, auto mask) {
+    auto& graph = *q.owner;
+    const shape queries = q.extents(), keys = k.extents(), given = mask.extents();
+    const index_t heads = keys[2], group = detail::heads_in_group(graph.dims, queries, keys);
+    const dtype t = compute_type(q.type());
+    const auto by_head = [&](auto x, index_t of) { return detail::by_head(cast_to(x, t), heads, of); };
+    const auto product = [&](auto a, auto b) { return graph.template apply<matmul>({}, a, b); };
+    shape in_groups{5, {1, 1, 1, 1, 1}};
+    for (int d = 0; d < given.order; ++d) in_groups[d < 2 ? 4 - d : d == 2 ? 1 : 0] = given.from_right(d);
+    if (in_groups[1] != 1) in_groups[1] = heads, in_groups[2] = group;
+    const auto allowed = reshape_to(mask, in_groups), of_q = by_head(q, group);
+    const auto all =
+        product(of_q, transposed(by_head(k, 1))) * weft::rsqrt(element_count(of_q, {1, {queries[3]}}));
+    constexpr double infinity = __builtin_inf();
+    const auto scores =
+        mask.type() == dtype::boolean ? weft::where(allowed, all, -infinity) : all + cast_to(allowed, t);
+    const auto top = constant_in_derivative(max_dims(scores, 4, 5));
+    const auto p = weft::exp(scores - weft::where(weft::equal(top, -infinity), 0, top));
+    const auto total = sum_dims(p, 4, 5);
+    const auto weights = p / weft::where(weft::equal(total, 0), 1, total);
+    return detail::by_position(product(weights, by_head(v, 1)), queries);
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -157,6 +230,15 @@ constexpr auto attention(Q q, K k, V v, index_t first) {
   if (first < 0) refuse<shape_error>({"weft: attention: the position of the first query is ", first});
   return detail::apply_sized<op::attention, attr<Causal, dyn>>({first}, std::move(q), std::move(k),
                                                                std::move(v));
+}
+/// Attention with a mask [B, H, T, S] or one that broadcasts to it, as [B, 1, 1, S] and [T, S] do: of bool,
+/// keys where it is false are not attended to; of f32 or the type of the others, it is added to the scores. A
+/// query that attends to no key has the value 0. As PyTorch's attn_mask. By its formula: B H T S scores are
+/// values, and are kept for the backward pass. Differentiable any number of times, also in the mask.
+///   auto y = attention(q, k, v, unsqueeze<1>(unsqueeze<1>(is_token)));              // bool [B, S]
+template <expression Q, expression K, expression V, expression Mask>
+constexpr auto attention(Q q, K k, V v, Mask mask) {
+  return apply<op::masked_attention>(std::move(q), std::move(k), std::move(v), std::move(mask));
 }
 
 }  // namespace weft

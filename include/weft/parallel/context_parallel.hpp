@@ -38,14 +38,23 @@ struct counted_positions_law {
                 "them: pass those of this rank, as in rotary(q, own.positions())");
 };
 
+/// The compile-time error for attention with a mask where ranks divide positions.
+template <bool Holds>
+struct masked_positions_law {
+  static_assert(Holds,
+                "weft: attention: with a mask, it cannot be computed where ranks divide positions (axis "
+                "cp): each would see its own keys only");
+};
+
 /// Programs in which attention is over the positions of several ranks. `Options`: what they are without that.
 template <class Options, class Kind>
 struct context_programs : Options {
   using positions_service = typename Kind::service;
-  /// Compile-time error: E counts positions from 0.
+  /// Compile-time errors: E counts positions from 0; attention with a mask.
   template <class E>
   static constexpr void check_positions() {
     (void)sizeof(counted_positions_law<!detail::contains_op<op::rotary, E>>);
+    (void)sizeof(masked_positions_law<!detail::contains_op<op::masked_attention, E>>);
   }
   template <class Source>
   using divided = context_graph<runtime::divided_source<Source, Options>, Kind::pass>;
