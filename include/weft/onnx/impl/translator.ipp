@@ -346,6 +346,7 @@ WEFT_DEFINE std::string translator::translate(const node& n) {
     return to_.apply(name, operands(n));
   switch (n.op->number) {
     case detail::number_of<op::leaf>: return value_of_leaf(n.at[0]).name;
+    case detail::number_of<op::detach>: return operand(n, 0);
     case detail::number_of<op::argument>:
       return scalar(operands_.numbers[static_cast<std::size_t>(n.at[0])], n.result.type);
     case detail::number_of<op::constant>: return scalar(any_number{n.at[0]}, n.result.type);
