@@ -958,7 +958,8 @@ array attention(const call& c) {
       c, [&](const position& p) { return !c.at[0] || p[3] <= c.at[1] + p[2]; },
       [](const position&) { return 0.0; });
 }
-/// Operand 3 broadcasts to [batch, head, query, key]: bool says what is seen, numbers are added.
+/// Operand 3 broadcasts to [batch, head, query, key]: bool says what is seen, numbers are added; v0: queries
+/// see no later keys.
 array masked_attention(const call& c) {
   const array& mask = c.operands[3];
   const auto number_of = [&](const position& p) {
@@ -970,9 +971,10 @@ array masked_attention(const call& c) {
     return mask.number(element_at(mask.extents, own));
   };
   const bool is_bool = mask.type == dtype::boolean;
-  return attended(
-      c, [&](const position& p) { return is_bool ? number_of(p) != 0 : number_of(p) > -INFINITY; },
-      [&](const position& p) { return is_bool ? 0.0 : number_of(p); });
+  const auto is_seen = [&](const position& p) {
+    return (is_bool ? number_of(p) != 0 : number_of(p) > -INFINITY) && (!c.at[0] || p[3] <= p[2]);
+  };
+  return attended(c, is_seen, [&](const position& p) { return is_bool ? 0.0 : number_of(p); });
 }
 
 // Look-ups.

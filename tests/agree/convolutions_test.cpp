@@ -103,6 +103,11 @@ TEST_CASE("transposed convolutions") {
       "each");
   transposed<1, 1>("one");
   transposed<2, 2, conv_transpose_options{.stride = 2}>("of_none");
+  constexpr conv_transpose_options dilated{
+      .stride = {1, 2}, .output_padding = {1, 3}, .dilation = {2, 4}, .groups = 1};
+  transposed<2, 3, dilated>("dilated");
+  transposed<2, 3, conv_transpose_options{dilated.stride, 0, dilated.output_padding, dilated.dilation, 3}, 3>(
+      "dilated_each");
   for_each_case(cases(), "conv_transpose1d", [](const stored_case& c) {
     constexpr conv_transpose_options o{.stride = 2, .padding = 1, .output_padding = 1, .dilation = 2};
     auto x = c.variable<float, order3>("x");

@@ -175,14 +175,17 @@ TEST_CASE("attention to keys of other lengths, fewer heads, from later positions
   });
 }
 
-TEST_CASE("attention with masks") {
+namespace {
+template <bool Causal>
+void with_masks(const std::string& suffix) {
   const io::stored_tensors all = file("attention_lengths");
-  const auto of_mask = [&](const char* name, auto f) {
-    for_each_case(all, name, [&](const stored_case& c) {
+  const auto of_mask = [&](const std::string& name, auto f) {
+    for_each_case(all, (name + suffix).c_str(), [&](const stored_case& c) {
       auto q = c.variable<float, order4>("q"), k = c.variable<float, order4>("k"),
            v = c.variable<float, order4>("v");
       const auto call = [&](auto mask, auto... tracked) {
-        c.agrees([&] { return attention(q, k, v, mask); }, 1e-5, 1, "q", q, "k", k, "v", v, tracked...);
+        c.agrees([&] { return attention<Causal>(q, k, v, mask); }, 1e-5, 1, "q", q, "k", k, "v", v,
+                 tracked...);
       };
       f(c, call);
     });
@@ -201,4 +204,10 @@ TEST_CASE("attention with masks") {
     else if (s.order == 4) with(c.variable<float, order4>("mask"));
     else with(c.variable<float, order2>("mask"));
   });
+}
+}  // namespace
+
+TEST_CASE("attention with masks") {
+  with_masks<false>("");
+  with_masks<causal>("_causal");
 }

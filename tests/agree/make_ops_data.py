@@ -202,6 +202,11 @@ for batch, queries, keys, heads, key_heads, features, shape in [
         ops.case(name, lambda q, k, v, mask: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                                                             attn_mask=mask, enable_gqa=True).transpose(1, 2),
                  q=q, k=k, v=v, mask=mask)
+        later = ~torch.tril(torch.ones(queries, keys, dtype=torch.bool))
+        hidden = False if mask.dtype == torch.bool else float("-inf")
+        ops.case(name + "_causal", lambda q, k, v, mask: F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask.masked_fill(later, hidden), enable_gqa=True).transpose(1, 2),
+                 q=q, k=k, v=v, mask=mask)
 ops.save("attention_lengths")
 torch.set_rng_state(state)
 
@@ -332,7 +337,9 @@ for name, x, w, options in (
         ("groups", (3, 4, 5, 1), (4, 3, 3, 3), dict(stride=2, padding=1, groups=2)),
         ("each", (2, 3, 4, 5), (3, 1, 3, 2), dict(stride=(2, 3), padding=(1, 0), output_padding=(1, 0), groups=3)),
         ("one", (1, 1, 4, 3), (1, 3, 1, 1), {}),
-        ("of_none", (0, 3, 4, 3), (3, 2, 2, 2), dict(stride=2))):
+        ("of_none", (0, 3, 4, 3), (3, 2, 2, 2), dict(stride=2)),
+        ("dilated", (2, 3, 4, 5), (3, 2, 2, 3), dict(stride=(1, 2), output_padding=(1, 3), dilation=(2, 4))),
+        ("dilated_each", (2, 3, 4, 5), (3, 1, 2, 3), dict(stride=(1, 2), output_padding=(1, 3), dilation=(2, 4), groups=3))):
     ops.case("conv_transpose2d_" + name, lambda x, weight, bias: F.conv_transpose2d(x, weight, bias, **options), x=torch.randn(x),
              weight=torch.randn(w), bias=torch.randn(w[1] * options.get("groups", 1)))
 ops.case("conv_transpose1d", lambda x, weight, bias: F.conv_transpose1d(x, weight, bias, stride=2, padding=1, output_padding=1, dilation=2),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: grad: a repeat, experts, a recurrent layer, batch norm or linear_cross_entropy is evaluated as several programs
+// within 12: grad: a repeat, experts, a recurrent layer, batch norm, linear_cross_entropy or a list is evaluated as several programs
 #include <weft/weft.hpp>
 using namespace weft;
 lstm<3, 5> layer;

@@ -196,6 +196,15 @@ TEST_CASE("second derivatives of attention") {
   for (auto* x : {&q, &k, &v})
     CHECK(matches(delivered(sum(grad(fused, q) * c), *x), delivered(sum(grad(by_formula, q) * c), *x),
                   {.absolute = 1e-12, .relative = 1e-12}));
+
+  // the third derivative, of causal attention in groups, by that of a mask
+  const auto mask = generate<bool>(extents<5, 7>{}, [](index_t i) { return i % 7 <= i / 7 + 2; });
+  const auto in_groups = [&](auto x) { return weighed(attention<causal>(x, other, values, 2)); };
+  const auto masked = [&](auto x) { return weighed(attention(x, other, values, mask)); };
+  const auto third = [&](auto f, auto& x) { return delivered(sum(hvp(f, q, c) * c), x); };
+  CHECK(matches(third(in_groups, q), third(masked, q), {.absolute = 1e-11, .relative = 1e-11}));
+  CHECK(matches(third(in_groups, other), third(masked, other), {.absolute = 1e-11, .relative = 1e-11}));
+  CHECK(matches(third(in_groups, values), third(masked, values), {.absolute = 1e-11, .relative = 1e-11}));
 }
 
 TEST_CASE("let: shared and written out are the same") {

@@ -985,7 +985,7 @@ class MaskedAttention(Attention):
         q, k = g.value(names[0]), g.value(names[1])
         scores = (q.dims[0], q.dims[2], q.dims[1], k.dims[1])
         dims = tuple(Dim(1, True) if g.rng.random() < 0.4 else d for d in scores)[g.rng.choice((0, 0, 1, 2)):]
-        return names + [g.leaf_like(dims, g.rng.choice(("bool", q.type)))], {"causal": False, "first": None}
+        return names + [g.leaf_like(dims, g.rng.choice(("bool", q.type)))], {"causal": g.rng.random() < 0.4}
 
     def infer(self, p, q, k, v, mask):
         need(mask.type in ("bool", q.type) and not mask.special and mask.largest() < 20 and mask.order() <= 4)
@@ -997,7 +997,7 @@ class MaskedAttention(Attention):
         return result.like(low=min(0, result.low), high=max(0, result.high))
 
     def text(self, p, q, k, v, mask):
-        return f"attention({q}, {k}, {v}, {mask})"
+        return f"attention{'<causal>' if p['causal'] else ''}({q}, {k}, {v}, {mask})"
 
 
 # ---------------------------------------------------------------------------------------------------- losses, look-ups
@@ -1359,9 +1359,9 @@ class TransposedConvolution(Op):
         weight = g.leaf_like((in_channels, Dim(made, g.rng.random() < 0.6), Dim(g.rng.choice((1, 2, 3)), True),
                               Dim(g.rng.choice((1, 2, 3)), True)), t)
         numbers = lambda choices: [g.rng.choice(choices) for _ in range(2)]
-        step = numbers((1, 2, 2, 3))
-        return [x, weight], {"step": step, "padding": numbers((0, 0, 1)), "inner": numbers((1, 1, 2)), "groups": groups,
-                             "added": [g.rng.randrange(n) for n in step]}
+        step, inner = numbers((1, 2, 2, 3)), numbers((1, 1, 2, 3))
+        return [x, weight], {"step": step, "padding": numbers((0, 0, 1)), "inner": inner, "groups": groups,
+                             "added": [g.rng.randrange(max(n, m)) for n, m in zip(step, inner)]}
 
     def infer(self, p, x, w):
         need(x.type == w.type and x.floating() and x.order() == w.order() == 4 and w.dims[2].static and w.dims[3].static)

@@ -18,6 +18,13 @@ initializer starting_convolution() {
                 "weft: convolution: channels and sizes are positive, and groups divide the channels");
   return init::uniform(1.0 / std::sqrt(static_cast<double>(In / Groups * Size)));
 }
+/// The same of torch.nn.ConvTranspose2d: uniform in +-1 / sqrt(Out Size / groups).
+template <index_t In, index_t Out, index_t Size, index_t Groups>
+initializer starting_transposed() {
+  static_assert(In > 0 && Groups > 0 && In % Groups == 0,
+                "weft: transposed_convolution: groups divide the channels");
+  return starting_convolution<Out, Size, Groups>();
+}
 }  // namespace detail
 
 /// conv2d with a weight [Out, In / groups, height, width] and a bias [Out]: [B, In, H, W] -> [B, Out, ...].
@@ -69,7 +76,7 @@ struct transposed_convolution2d {
   auto operator()(expression auto x) const { return conv_transpose2d<O>(x, weight, bias); }
 
   static initializer starting() {
-    return detail::starting_convolution<Out, Size.height * Size.width, O.groups>();
+    return detail::starting_transposed<In, Out, Size.height * Size.width, O.groups>();
   }
 };
 
@@ -93,7 +100,7 @@ struct transposed_convolution1d {
 
   auto operator()(expression auto x) const { return conv_transpose1d<O>(x, weight, bias); }
 
-  static initializer starting() { return detail::starting_convolution<Out, Size, O.groups>(); }
+  static initializer starting() { return detail::starting_transposed<In, Out, Size, O.groups>(); }
 };
 
 }  // namespace weft

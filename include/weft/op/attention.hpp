@@ -22,7 +22,11 @@ struct attention_law {
 /// The compile-time error for a mask of attention.
 template <bool Holds, class... Extents>
 struct attention_mask_law {
-  static_assert(Holds, "weft: attention: a mask is [batch, heads, queries, keys], or broadcasts to that");
+  static_assert(
+      Holds,
+      "weft: attention: a mask is [batch, heads, queries, keys], or broadcasts to that, for queries "
+      "[batch, queries, heads, features], keys and values [batch, keys, key heads, features]: equal "
+      "batch, features, keys and key heads, and key heads divide heads");
 };
 /// The compile-time error for a mask of attention of another type.
 template <bool Holds, class... Types>
@@ -44,6 +48,12 @@ constexpr auto by_head(auto x, index_t key_heads, index_t group) {
 constexpr auto by_position(auto x, const shape& s) {
   return reshape_to(permute_dims(x, {{0, 3, 1, 2, 4}, 5}), s);
 }
+/// Whether a query, the first one at position `first`, attends to a key if it sees no later ones: [query,
+/// key].
+constexpr auto seen_keys(auto& graph, index_t first, index_t queries, index_t keys) {
+  const auto position = graph.coordinate(queries, dtype::i64) + graph.extent(first, dtype::i64);
+  return weft::less_equal(graph.coordinate(keys, dtype::i64), reshape_to(position, shape{2, {queries, 1}}));
+}
 /// The number of heads that have the same keys and values.
 constexpr index_t heads_in_group(symbol_table& dims, const shape& queries, const shape& keys) {
   return keys[2] == 0 ? 1 : dims.divide(queries[2], keys[2]);
@@ -64,11 +74,12 @@ struct attention_backward : rule<6> {
   }
   static constexpr tensor_spec result_spec(int k, const tensor_spec* operands) { return operands[k]; }
 
-  /// With scores s, weights p = exp(s - log_sums) and the change s' of the scores in the direction c, that of
-  /// y is p' v + p c[2], where p' = p (s' - sum(p s')). So the sum of c times the cotangents is that of g
-  /// times this change, and its derivatives are products of matrices of one number for each query and key. y
-  /// and log_sums are functions of q, k and v here. Values are [batch, key head, head of its group, position,
-  /// feature].
+  /// With scores s, weights p = softmax(s) and the change s' of the scores in the direction c, that of y is
+  /// p' v
+  /// + p c[2], where p' = p (s' - sum(p s')). So the sum of c times the cotangents is that of g times this
+  /// change, and its derivatives are products of matrices of one number for each query and key. y and
+  /// log_sums are functions of q, k and v here; log_sums only keep exponentials small. Values are [batch, key
+  /// head, head of its group, position, feature].
   static constexpr auto vjp(auto c, auto y, auto q, auto k, auto v, auto, auto log_sums, auto g) {
     auto& graph = *q.owner;
     const shape queries = q.extents(), keys = k.extents();
@@ -82,13 +93,12 @@ struct attention_backward : rule<6> {
     const auto at_k = by_head(k, 1), at_v = by_head(v, 1), to_k = by_head(c[1], 1), to_v = by_head(c[2], 1);
     const auto scale = weft::rsqrt(element_count(at_q, {1, {queries[3]}}));
     const auto logs = reshape_to(log_sums, shape{5, {queries[0], heads, group, queries[1], 1}});
-    auto p = weft::exp(product(at_q, transposed(at_k)) * scale - logs);
+    auto exponent = product(at_q, transposed(at_k)) * scale - constant_in_derivative(logs);
     if (y.attribute(0)) {
-      const auto query = graph.coordinate(queries[1], dtype::i64) + graph.extent(y.attribute(1), dtype::i64);
-      const auto seen = weft::less_equal(graph.coordinate(keys[1], dtype::i64),
-                                         reshape_to(query, shape{2, {queries[1], 1}}));
-      p = weft::where(seen, p, 0);
+      const auto seen = detail::seen_keys(graph, y.attribute(1), queries[1], keys[1]);
+      exponent = weft::where(seen, exponent, -__builtin_inf());
     }
+    const auto power = weft::exp(exponent), p = power / row_sums(power);
     const auto s1 = (product(to_q, transposed(at_k)) + product(at_q, transposed(to_k))) * scale;
     const auto centred = s1 - row_sums(p * s1), p1 = p * centred;
     const auto of_p = product(at_g, transposed(at_v));
@@ -151,7 +161,7 @@ struct attention : rule<3> {
 };
 
 /// Attention with scores that a mask, operand 3, excludes where it is false, or is added to. By its formula:
-/// the scores are values. Rows of which every score is excluded are zeros.
+/// the scores are values. Rows of which every score is excluded are zeros. v0: whether causal, too.
 struct masked_attention : composed<4> {
   static constexpr auto name = "masked_attention";
   template <bool Holds, class... Extents>
@@ -175,7 +185,7 @@ struct masked_attention : composed<4> {
     }
     return result;
   }
-  static constexpr auto value(auto q, auto k, auto v, auto mask) {
+  static constexpr auto value(const attributes& at, auto q, auto k, auto v, auto mask) {
     auto& graph = *q.owner;
     const shape queries = q.extents(), keys = k.extents(), given = mask.extents();
     const index_t heads = keys[2], group = detail::heads_in_group(graph.dims, queries, keys);
@@ -189,8 +199,9 @@ struct masked_attention : composed<4> {
     const auto all =
         product(of_q, transposed(by_head(k, 1))) * weft::rsqrt(element_count(of_q, {1, {queries[3]}}));
     constexpr double infinity = __builtin_inf();
-    const auto scores =
+    auto scores =
         mask.type() == dtype::boolean ? weft::where(allowed, all, -infinity) : all + cast_to(allowed, t);
+    if (at[0]) scores = weft::where(detail::seen_keys(graph, 0, queries[1], keys[1]), scores, -infinity);
     const auto top = constant_in_derivative(max_dims(scores, 4, 5));
     const auto p = weft::exp(scores - weft::where(weft::equal(top, -infinity), 0, top));
     const auto total = sum_dims(p, 4, 5);
@@ -233,12 +244,13 @@ constexpr auto attention(Q q, K k, V v, index_t first) {
 }
 /// Attention with a mask [B, H, T, S] or one that broadcasts to it, as [B, 1, 1, S] and [T, S] do: of bool,
 /// keys where it is false are not attended to; of f32 or the type of the others, it is added to the scores. A
-/// query that attends to no key has the value 0. As PyTorch's attn_mask. By its formula: B H T S scores are
-/// values, and are kept for the backward pass. Differentiable any number of times, also in the mask.
+/// query that attends to no key has the value 0. PyTorch's attn_mask; with `Causal`, query t sees keys 0 to t
+/// of these. By its formula: B H T S scores are values, and are kept for the backward pass. Differentiable
+/// any number of times, also in the mask.
 ///   auto y = attention(q, k, v, unsqueeze<1>(unsqueeze<1>(is_token)));              // bool [B, S]
-template <expression Q, expression K, expression V, expression Mask>
+template <bool Causal = false, expression Q, expression K, expression V, expression Mask>
 constexpr auto attention(Q q, K k, V v, Mask mask) {
-  return apply<op::masked_attention>(std::move(q), std::move(k), std::move(v), std::move(mask));
+  return apply<op::masked_attention, attr<Causal>>(std::move(q), std::move(k), std::move(v), std::move(mask));
 }
 
 }  // namespace weft

@@ -9,7 +9,7 @@
 namespace weft {
 
 /// Steps between windows of the result, what is cut off around it, what is added below and at the right (less
-/// than a step), steps within a window, groups of channels, as torch.nn.ConvTranspose2d.
+/// than a step, or than dilation), steps within a window, groups of channels, as torch.nn.ConvTranspose2d.
 struct conv_transpose_options {
   height_width stride = 1, padding = 0, output_padding = 0, dilation = 1;
   index_t groups = 1;
@@ -23,7 +23,7 @@ struct conv_transpose_law {
   static_assert(Holds,
                 "weft: conv_transpose2d: x is [B, C, H, W] and the weight [C, O / groups, height, width], of "
                 "static height and width; groups divide C; steps and dilation are positive, padding is not "
-                "negative and leaves something, and output_padding is less than a step");
+                "negative and leaves something, and output_padding is less than a step or dilation");
 };
 /// The compile-time error for operands of a transposed convolution that are not of one floating type.
 template <bool Holds, class... Types>
@@ -42,8 +42,8 @@ namespace detail {
 template <class Dims>
 constexpr index_t image_over(Dims& dims, index_t extent, index_t size, index_t step, index_t padding,
                              index_t added, index_t dilation, bool& fits) {
-  fits = fits && size > 0 && step > 0 && dilation > 0 && padding >= 0 && added >= 0 && added < step &&
-         dims.require_elements(extent);
+  fits = fits && size > 0 && step > 0 && dilation > 0 && padding >= 0 && added >= 0 &&
+         (added < step || added < dilation) && dims.require_elements(extent);
   if (!fits) return extent;
   const index_t whole =
       dims.add(dims.multiply(dims.subtract(extent, 1), step), dilation * (size - 1) + 1 + added);
@@ -95,7 +95,9 @@ struct conv_transpose2d : rule<2> {
     symbol_table& dims = g.owner->dims;
     const attributes at = y.attribute_values(), of_windows{{at[0], at[1], at[2], at[3]}, 4};
     const shape size = w.extents(), from = x.extents();
-    const auto of_x = g.owner->template apply<conv2d>(of_windows, g, w);
+    // Of more windows than x has elements, if output_padding is a step or more, the first.
+    const auto of_x =
+        detail::first_of(g.owner->template apply<conv2d>(of_windows, g, w), 2, from[2], from[3]);
     if (detail::is_depthwise(dims, at, size))
       return std::array{
           of_x,
@@ -112,8 +114,8 @@ struct conv_transpose2d : rule<2> {
 /// and width: [B, O, (H - 1) stride - 2 padding + dilation (height - 1) + output_padding + 1, ...]. It is the
 /// derivative of conv2d of these options with respect to its image. Both of one floating type. Static extents
 /// that do not fit do not compile; dynamic ones throw shape_error at evaluation. output_padding is less than
-/// the stride. Computed as matrix products whose columns are added up: O height width numbers for each
-/// element of x's images, in memory meanwhile. torch.nn.functional.conv_transpose2d.
+/// the stride or the dilation. Computed as matrix products whose columns are added up: O height width numbers
+/// for each element of x's images, in memory meanwhile. torch.nn.functional.conv_transpose2d.
 template <conv_transpose_options O = conv_transpose_options{}, expression X, expression W>
 constexpr auto conv_transpose2d(X x, W weight) {
   return apply<op::conv_transpose2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(),
@@ -125,7 +127,7 @@ template <class B, class W>
 inline constexpr bool is_transposed_bias_of(index_t groups) {
   if (B::static_shape.order != 1 || W::static_shape.order < 2) return false;
   const index_t bias = B::static_shape[0], made = W::static_shape[1];
-  return bias == dyn || made == dyn || bias == made * groups;
+  return bias == dyn || (made == dyn ? bias != 1 : bias == made * groups);
 }
 }  // namespace detail
 /// The same plus a bias [O].

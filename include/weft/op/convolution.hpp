@@ -279,6 +279,14 @@ constexpr auto avg_pool2d::value(const attributes& at, auto x) {
 }
 
 namespace detail {
+/// The first `rows` and `columns` of dims `dim` and dim + 1, of which `v` may have more.
+constexpr auto first_of(auto v, int dim, index_t rows, index_t columns) {
+  symbol_table& dims = v.owner->dims;
+  const auto cut = [&](auto of, int d, index_t count) {
+    return dims.canonical(of.extents()[d]) == dims.canonical(count) ? of : slice_dim(of, d, 0, count);
+  };
+  return cut(cut(v, dim, rows), dim + 1, columns);
+}
 /// The matrices of which a convolution is the product, for each image and group: those of one group have no
 /// dim for it.
 struct conv_matrices {
@@ -319,7 +327,7 @@ struct conv_matrices {
   constexpr auto weight_gradient(auto g, auto x) const {
     symbol_table& dims = g.owner->dims;
     const auto times = [&](auto a, auto b) { return a.owner->template apply<matmul>({}, a, transposed(b)); };
-    const auto v = windows_of(x);
+    const auto v = first_of(windows_of(x), 4, made[2], made[3]);
     if (groups() > 1 || size[2] * size[3] == 1)
       return reshape_to(sum_dims(times(result_of(g), columns_of(v)), 0, 1), size);
     const index_t all = dims.multiply(made[0], pixels(dims));
@@ -397,9 +405,11 @@ constexpr auto conv2d(X x, W weight) {
 }
 namespace detail {
 template <class B, class W>
-inline constexpr bool is_bias_of = B::static_shape.order == 1 &&
-                                   (B::static_shape[0] == dyn || W::static_shape[0] == dyn ||
-                                    B::static_shape[0] == W::static_shape[0]);
+inline constexpr bool is_bias_of = [] {
+  if (B::static_shape.order != 1) return false;
+  const index_t bias = B::static_shape[0], made = W::static_shape[0];
+  return bias == dyn || (made == dyn ? bias != 1 : bias == made);  // one element would be that of all
+}();
 }  // namespace detail
 
 /// The same plus a bias [O].

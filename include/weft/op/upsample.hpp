@@ -93,14 +93,16 @@ struct upsample_bilinear : upsample_nearest {
     const auto neighbour =
         weft::where(weft::less(from_centre, 0), reshape_to(before, one), reshape_to(after, one));
     const auto weight = weft::abs(from_centre);
-    return reshape_to(reshape_to(x, one) * (1 - weight) + neighbour * weight, made);
+    const auto between = reshape_to(x, one) * (1 - weight) + neighbour * weight;
+    return reshape_to(weft::where(weft::equal(weight, 0), reshape_to(x, one), between), made);
   }
 };
 
 }  // namespace op
 
 /// Each element repeated Factor.height times along the second-to-last dim and Factor.width times along the
-/// last: [..., H, W] -> [..., H Factor.height, W Factor.width], two to four dims, any type.
+/// last: [..., H, W] -> [..., H Factor.height, W Factor.width], two to four dims, any type. Of sequences
+/// [B, C, L]: upsample_nearest<height_width{1, 2}>(x).
 /// torch.nn.Upsample(scale_factor), mode "nearest".
 template <height_width Factor, expression X>
 constexpr auto upsample_nearest(X x) {

@@ -111,7 +111,10 @@ class bound_run : public Context {
   void update_local(const gradient_scale& scale) override {
     weft::update_parameters(*optimizer_, this->local(), scale, *this);
   }
-  void check_optimizer() const override { detail::check_settings(*optimizer_); }
+  void check_optimizer() const override {
+    detail::check_settings(*optimizer_);
+    detail::check_settings(*optimizer_, this->local());
+  }
   void begin_batch(index_t j, index_t micro_batches) {
     this->begin_micro_batch(static_cast<std::uint64_t>(optimizer_->steps),
                             static_cast<std::uint64_t>(this->micro_batch(j, micro_batches)));

@@ -271,10 +271,11 @@ class distributed_context : public context {
   void require_recordable() const;
   /// The factor of the mean over micro-batches and ranks; those that join() has counted are used up.
   double mean_factor(const step_options& o);
-  /// Throws usage_error, on all of them, unless ranks that process different data have `micro_batches` alike
-  /// and gradients of the same parameters, which have been delivered. Collective among them.
-  void require_agreement(index_t micro_batches);
-  [[noreturn, gnu::cold]] void refuse_disagreement(index_t micro_batches);
+  /// Throws usage_error, on all of them, unless ranks that process different data have `micro_batches` alike,
+  /// backward passes of all of these or none of them, and gradients of the same parameters, which have been
+  /// delivered. Collective among them.
+  void require_agreement(index_t micro_batches, index_t passes);
+  [[noreturn, gnu::cold]] void refuse_disagreement(index_t micro_batches, index_t passes);
   /// Throws usage_error if no parameter has a gradient, on any rank.
   parallel::gradient_measure measured(const step_options& o, double mean);
   /// Updates the parameters, whose gradients have been measured, and ends the step.

@@ -46,8 +46,8 @@ inline constexpr unsigned own_part<list_node<Dim, Stacks, Leaf>> = boundary_part
 [[noreturn, gnu::cold]] inline void refuse_empty_list(const char* op) {
   refuse<shape_error>({"weft: ", op, ": a list without tensors"});
 }
-template <index_t Dim, bool Stacks, class Leaf>
-auto list_of(const std::vector<Leaf>& list) {
+template <index_t Dim, bool Stacks, class Leaf, class Listed>
+auto list_of(const std::vector<Listed>& list) {
   if (list.empty()) refuse_empty_list(Stacks ? "stack" : "concat");
   std::vector<Leaf> parts;
   parts.reserve(list.size());
@@ -96,25 +96,59 @@ auto resolve_node(Resolver& to, const Variables&, const list_node<Dim, Stacks, L
 }  // namespace detail
 }  // namespace runtime
 
+namespace detail {
+/// The tensor that a leaf is, without its part in a model.
+template <class Leaf>
+using tensor_of_leaf = tensor<typename Leaf::value_type, typename Leaf::extents_type, Leaf::requires_grad>;
+
+/// The compile-time error for lists of what is not evaluated.
+template <bool Holds, class Leaf>
+struct list_law {
+  static_assert(Holds,
+                "weft: concat, stack: a list holds tensors, parameters or values of a tape: "
+                "list.push_back(steps.eval(expression))");
+};
+template <class Leaf>
+inline constexpr bool is_listed = requires {
+  typename tensor_of_leaf<Leaf>;
+};
+}  // namespace detail
+
 /// The tensors of a list one after the other along dim Dim, as torch.cat, for lists whose length is not known
 /// at compile time. They have the same extents except along Dim. An expression, like that of concat<Dim>(a,
 /// b); it is evaluated in several programs, and each tensor is copied about log8(list.size()) times. Throws
 /// shape_error if the list is empty, and at evaluation if shapes do not fit.
 ///   auto y = steps.eval(concat<0>(parts));
-template <index_t Dim, element T, class Extents, bool Tracked>
-auto concat(const std::vector<tensor<T, Extents, Tracked>>& list) {
-  constexpr int dim = normalized_dim(Dim, Extents::order);
-  static_assert(dim >= 0 && dim < Extents::order, "weft: concat: the dim is out of range");
-  return detail::list_of<dim, false>(list);
+template <index_t Dim, expression Leaf>
+auto concat(const std::vector<Leaf>& list) {
+  (void)sizeof(detail::list_law<detail::is_listed<Leaf>, Leaf>);
+  if constexpr (detail::is_listed<Leaf>) {
+    constexpr int order = Leaf::static_shape.order, dim = normalized_dim(Dim, order);
+    static_assert(dim >= 0 && dim < order, "weft: concat: the dim is out of range");
+    return detail::list_of<dim, false, detail::tensor_of_leaf<Leaf>>(list);
+  }
 }
 /// Tensors of one shape along a new dim Dim, as torch.stack; otherwise like concat of a list, with one copy
 /// more.
-template <index_t Dim, element T, class Extents, bool Tracked>
-auto stack(const std::vector<tensor<T, Extents, Tracked>>& list) {
-  constexpr int dim = normalized_dim(Dim, Extents::order + 1);
-  static_assert(dim >= 0 && dim <= Extents::order && Extents::order < max_order,
-                "weft: stack: the dim is out of range, or the result has more than six dims");
-  return detail::list_of<dim, true>(list);
+template <index_t Dim, expression Leaf>
+auto stack(const std::vector<Leaf>& list) {
+  (void)sizeof(detail::list_law<detail::is_listed<Leaf>, Leaf>);
+  if constexpr (detail::is_listed<Leaf>) {
+    constexpr int order = Leaf::static_shape.order, dim = normalized_dim(Dim, order + 1);
+    static_assert(dim >= 0 && dim <= order && order < max_order,
+                  "weft: stack: the dim is out of range, or the result has more than six dims");
+    return detail::list_of<dim, true, detail::tensor_of_leaf<Leaf>>(list);
+  }
+}
+
+/// Compile-time errors: the dim is missing.
+template <class Leaf, class... Rest>
+void concat(const std::vector<Leaf>&, Rest...) {
+  static_assert(detail::unsupported<Leaf>, "weft: concat: the dim is a template argument: concat<0>(list)");
+}
+template <class Leaf, class... Rest>
+void stack(const std::vector<Leaf>&, Rest...) {
+  static_assert(detail::unsupported<Leaf>, "weft: stack: the dim is a template argument: stack<0>(list)");
 }
 
 }  // namespace weft

@@ -35,9 +35,10 @@ void execute_into(context& c, const executable& p, const operands& o, const tens
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e,
             runtime::launch_collector* together = nullptr) {
-  static_assert(!runtime::detail::has_boundary<E>,
-                "weft: update: a repeat, experts, a recurrent layer, batch norm or linear_cross_entropy is "
-                "several programs: evaluate it first, update(t, eval(e))");
+  static_assert(
+      !runtime::detail::has_boundary<E>,
+      "weft: update: a repeat, experts, a recurrent layer, batch norm, linear_cross_entropy or a list "
+      "is several programs: evaluate it first, update(t, eval(e))");
   if constexpr (!runtime::detail::has_boundary<E>)
     runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
                           targets, together);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 
 #include <weft/shape/shape.hpp>
 
@@ -24,7 +25,8 @@ struct attributes {
 /// A number for the height and one for the width; one number stands for both.
 struct height_width {
   index_t height, width;
-  constexpr height_width(index_t both) : height(both), width(both) {}  // NOLINT: implicit
+  template <std::integral Number>
+  constexpr height_width(Number both) : height(both), width(both) {}  // NOLINT: implicit
   constexpr height_width(index_t h, index_t w) : height(h), width(w) {}
   constexpr bool operator==(const height_width&) const = default;
   /// Both in one attribute of an op; -1, of which no law holds, if one is negative or does not fit.

@@ -158,6 +158,8 @@ TEST_CASE("options that are negative or do not fit are refused") {
   CHECK_FALSE(spreads.operator()<conv_transpose_options{.stride = 0}>());
   CHECK_FALSE(spreads.operator()<conv_transpose_options{.padding = -1}>());
   CHECK_FALSE(spreads.operator()<conv_transpose_options{.stride = 2, .output_padding = 2}>());
+  CHECK(spreads.operator()<conv_transpose_options{.output_padding = 1, .dilation = 2}>());
+  static_assert(!std::is_convertible_v<double, height_width>);  // 1.5 is not 1
   CHECK_FALSE(spreads.operator()<conv_transpose_options{.dilation = 0}>());
   CHECK_FALSE(spreads.operator()<conv_transpose_options{.groups = 2}>());
   const auto grows = []<height_width By>() {
@@ -204,4 +206,20 @@ TEST_CASE("layers of transposed convolutions: PyTorch's names, shapes and bounds
   transposed_convolution1d<4, 2, 3, conv_transpose_options{.stride = 2}> sequence;
   CHECK(state_dict(sequence)[0].second->extents == shape{3, {4, 2, 3}});
   CHECK(eval(sequence(ones<float>(extents<3, 4, 5>{}))).extents() == shape{3, {3, 2, 11}});
+}
+
+TEST_CASE("bilinear upsampling: what is not finite stays between the centres of the elements beside it") {
+  const auto seen = [](auto x, auto by) {
+    std::string finite;
+    for (const float y : eval(upsample_bilinear<height_width{1, decltype(by)::value}>(x)).to_vector())
+      finite += std::isfinite(y) ? '1' : '0';
+    return finite;
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  const auto x = from(extents<1, 5>{}, std::vector<float>{1, 2, nan, 3, 4});
+  CHECK(seen(x, std::integral_constant<index_t, 3>()) == "111110000011111");
+  CHECK(seen(x, std::integral_constant<index_t, 2>()) == "1110000111");
+  const auto last = from(extents<1, 3>{}, std::vector<float>{1, 2, infinity});
+  CHECK(seen(last, std::integral_constant<index_t, 3>()) == "111110000");
 }

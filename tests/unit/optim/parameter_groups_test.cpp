@@ -115,3 +115,21 @@ TEST_CASE("it is to checkpoints and strategies the optimizer that it adjusts") {
   static_assert(optimizer_like<of_adamw> && of_adamw::assigns_once && !of_adamw::needs_whole);
   static_assert(decltype(parameter_groups{muon(), nothing})::needs_whole);
 }
+
+TEST_CASE("a bound run goes on after settings that were refused") {
+  net m;
+  double momentum = -1;
+  parameter_groups optimizer{sgd{}, [&](const std::string& name, sgd& of) {
+                               if (name == "head.bias") of.momentum = momentum;
+                             }};
+  auto run = bind<policy<strategy::single>>(m, optimizer);
+  const auto before = m.backbone.weight.to_vector();
+  tape steps(run);
+  steps.backward(steps.eval(mean(square(m(ones<float>(extents<4, 5>{}))))));
+  CHECK_THROWS_WITH_AS(run.step(), doctest::Contains("momentum"), value_error);
+  CHECK(m.backbone.weight.to_vector() == before);
+  momentum = 0.5;
+  run.step();
+  CHECK(m.backbone.weight.to_vector() != before);
+  CHECK(optimizer.steps == 1);
+}

@@ -10,7 +10,7 @@ using namespace training;
 
 namespace {
 
-/// Losses of steps in which rank r has a batch while step < counts[r].
+/// Losses of the steps of two epochs, in which rank r has a batch while step < counts[r].
 std::vector<double> joined(const std::vector<int>& counts, const parallel_options& o) {
   const int n = static_cast<int>(counts.size());
   std::vector<std::vector<double>> of(counts.size());
@@ -21,19 +21,20 @@ std::vector<double> joined(const std::vector<int>& counts, const parallel_option
     adamw optimizer{.lr = 1e-2};
     auto run = bind(model, optimizer, ranks, o);
     index_t batch = 0;
-    for (int s = 0; run.join(s < counts[static_cast<std::size_t>(ranks.rank())]) > 0; ++s) {
-      const bool mine = s < counts[static_cast<std::size_t>(ranks.rank())];
-      if (mine) batch = s * n + ranks.rank();
-      run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank()));
-      tape steps(run);
-      const auto loss =
-          steps.eval(cross_entropy(model(batch_of(batch, where, 0)), batch_of(batch, where, 1)));
-      steps.backward(loss);
-      std::vector<double> sum{mine ? static_cast<double>(loss.item()) : 0};
-      ranks.all_reduce(sum, reduction::sum, {.control = true}).wait();
-      of[static_cast<std::size_t>(ranks.rank())].insert(of[static_cast<std::size_t>(ranks.rank())].end(),
-                                                        {sum[0], run.step({.clip = 0.5})});
-    }
+    for (int epoch = 0; epoch < 2; ++epoch)
+      for (int s = 0; run.join(s < counts[static_cast<std::size_t>(ranks.rank())]) > 0; ++s) {
+        const bool mine = s < counts[static_cast<std::size_t>(ranks.rank())];
+        if (mine) batch = s * n + ranks.rank();
+        run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank()));
+        tape steps(run);
+        const auto loss =
+            steps.eval(cross_entropy(model(batch_of(batch, where, 0)), batch_of(batch, where, 1)));
+        steps.backward(loss);
+        std::vector<double> sum{mine ? static_cast<double>(loss.item()) : 0};
+        ranks.all_reduce(sum, reduction::sum, {.control = true}).wait();
+        of[static_cast<std::size_t>(ranks.rank())].insert(of[static_cast<std::size_t>(ranks.rank())].end(),
+                                                          {sum[0], run.step({.clip = 0.5})});
+      }
   });
   for (const auto& one : of) CHECK(one == of[0]);
   return of[0];
@@ -49,7 +50,8 @@ std::vector<double> alone(const std::vector<int>& counts) {
   auto run = bind(model, optimizer, self, {.deterministic = true});
   std::vector<double> result;
   const int n = static_cast<int>(counts.size()), most = *std::max_element(counts.begin(), counts.end());
-  for (int s = 0; s < most; ++s) {
+  for (int step = 0; step < 2 * most; ++step) {
+    const int s = step % most;
     index_t present = 0;
     double sum = 0;
     for (int r = 0; r < n; ++r) {
@@ -205,6 +207,15 @@ TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batc
              run.step({.micro_batches = rank + 1});
            }))
         CHECK(s.starts_with("weft: step: rank 0 has 1 micro-batches and rank 1 has 2: ranks that process"));
+      if (stage != sharding::gradients && stage != sharding::parameters)
+        for (const std::string& s : refusals<usage_error>(n, o, [&](int rank, auto&run, auto&model) {
+               for (int j = rank == 1; j < 2; ++j) {
+                 const auto quiet = run.no_sync(j < 1);
+                 differentiate(run, model);
+               }
+               run.step({.micro_batches = 2});
+             }))
+          CHECK(s == "weft: step: of 2 micro-batches, rank 0 has had 2 backward passes and rank 1 has had 1");
       const auto fine = refusals<error>(n, o, [&](int, auto& run, auto& model) {
         for (int s = 0; s < 3; ++s) {
           differentiate(run, model, s != 1);  // not used by any rank

@@ -90,6 +90,16 @@ TEST_CASE("a tensor that stands in a list twice gets both gradients; data gets n
   CHECK(x.grad().to_vector() == std::vector<float>(6, 1));
 }
 
+TEST_CASE("parameters in a list are trained") {
+  struct two {
+    std::vector<parameter<extents<3>>> rows = {make_parameter(extents<3>{}, init::uniform(1)),
+                                               make_parameter(extents<3>{}, init::uniform(1))};
+  } model;
+  tape steps;
+  steps.backward(steps.eval(sum(stack<0>(model.rows) * 2.0f + sum(concat<0>(model.rows)))));
+  for (const auto& p : model.rows) CHECK(p.grad().to_vector() == std::vector<float>(3, 2 + 6));
+}
+
 TEST_CASE("a loop that decides how often it repeats: outputs of its steps as one sequence") {
   lstm_cell<3, 4> cell;
   initialize(cell, 1);

@@ -128,11 +128,13 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   const index_t micro_batches =
       batch_weights_.empty() ? o.micro_batches : static_cast<index_t>(batch_weights_.size());
   deliver_gradients();
-  require_agreement(micro_batches);
+  require_agreement(micro_batches, passes);
   if (passes < micro_batches)
-    refuse<usage_error>({"weft: step: there ", passes == 1 ? "was " : "were ", passes, " backward pass",
-                         passes == 1 ? "" : "es", " since the last step, and gradients of ", micro_batches,
-                         " micro-batches are to be averaged"});
+    refuse<usage_error>(
+        {"weft: step: there ", passes == 1 ? "was " : "were ", passes, " backward pass",
+         passes == 1 ? "" : "es", " since the last step, and gradients of ", micro_batches,
+         " micro-batches are to be averaged: of m losses in one backward pass, take the mean; "
+         "run.zero_grad() begins the step anew"});
   passes_seen_ = backward_passes();
   const double mean = mean_factor(o);
   return apply(measured(o, mean));
@@ -150,19 +152,20 @@ WEFT_DEFINE void distributed_context::zero_grad() {
   parallel_->parameters_changed();
 }
 
-WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches) {
+WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches, index_t passes) {
   communicator& data = groups().data();
   if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;
   std::uint64_t has_gradient = 0;
   for (const auto& [name, p] : compared_) has_gradient = mix(has_gradient, !!p->grad);
   const auto which = static_cast<std::int64_t>(has_gradient);
-  const std::vector<bool> same = parallel::same_on_all(data, {micro_batches, which}, control("step"));
-  if (!same[0] || !same[1]) refuse_disagreement(micro_batches);
+  const std::vector<bool> same =
+      parallel::same_on_all(data, {micro_batches, passes < micro_batches, which}, control("step"));
+  if (!same[0] || !same[1] || !same[2]) refuse_disagreement(micro_batches, passes);
 }
 
-WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches) {
+WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches, index_t passes) {
   communicator& data = groups().data();
-  std::vector<std::int64_t> mine{micro_batches};
+  std::vector<std::int64_t> mine{micro_batches, passes};
   for (const auto& [name, p] : compared_) mine.push_back(!!p->grad);
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(data.size()));
   data.all_gather(mine, all, {}, control("step")).wait();
@@ -172,10 +175,13 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches)
       refuse<usage_error>({"weft: step: rank 0 has ", all[0], " micro-batches and rank ", r, " has ",
                            other[0], ": ranks that process different data have equally many in a step "
                            "(run.join is for those without a batch)"});
+    if (std::min(other[1], all[1]) < micro_batches)
+      refuse<usage_error>({"weft: step: of ", micro_batches, " micro-batches, rank 0 has had ", all[1],
+                           " backward passes and rank ", r, " has had ", other[1]});
     for (std::size_t i = 0; i < compared_.size(); ++i)
-      if (other[i + 1] != all[i + 1])
+      if (other[i + 2] != all[i + 2])
         refuse<usage_error>({"weft: step: parameter ", compared_[i].first, " has a gradient on rank ",
-                             all[i + 1] ? 0 : r, " and none on rank ", all[i + 1] ? r : 0,
+                             all[i + 2] ? 0 : r, " and none on rank ", all[i + 2] ? r : 0,
                              ": losses of ranks that process different data read the same parameters; add 0 "
                              "times a sum over it to the loss that does not"});
   }
@@ -261,7 +267,7 @@ WEFT_DEFINE int distributed_context::join(bool has_batch) {
   std::vector<std::int32_t> having{has_batch};
   data_ranks().all_reduce(having, reduction::sum, in_step("join")).wait();
   weigh(has_batch || having[0] == 0 ? 1 : 0, position_weight_);
-  batch_weights_.push_back(batch_weight_);
+  if (having[0] > 0) batch_weights_.push_back(batch_weight_);  // of a micro-batch that is computed
   joined_ += options_.local_steps > 1 ? static_cast<int>(has_batch) : having[0];
   return having[0];
 }
