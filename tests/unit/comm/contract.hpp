@@ -217,15 +217,15 @@ inline void overlap(communicator& ranks) {
 inline void refusals(communicator& ranks) {
   std::vector<float> x(5);
   std::vector<double> d(5);
-  CHECK_THROWS_AS(ranks.broadcast(x, ranks.size()), value_error);
-  CHECK_THROWS_AS(ranks.all_gather(x, x, rank_counts(static_cast<std::size_t>(ranks.size()) + 1, 1)),
+  CHECK_THROWS_AS(ranks.broadcast(x, ranks.size()).wait(), value_error);
+  CHECK_THROWS_AS(ranks.all_gather(x, x, rank_counts(static_cast<std::size_t>(ranks.size()) + 1, 1)).wait(),
                   value_error);
-  CHECK_THROWS_AS(ranks.all_gather(d, x, rank_counts(static_cast<std::size_t>(ranks.size()), 5)),
+  CHECK_THROWS_AS(ranks.all_gather(d, x, rank_counts(static_cast<std::size_t>(ranks.size()), 5)).wait(),
                   value_error);
-  CHECK_THROWS_AS(ranks.send(x, ranks.rank()), value_error);
-  CHECK_THROWS_AS(ranks.send(x, ranks.rank() == 0, -1), value_error);
+  CHECK_THROWS_AS(ranks.send(x, ranks.rank()).wait(), value_error);
+  CHECK_THROWS_AS(ranks.send(x, ranks.rank() == 0, -1).wait(), value_error);
   std::vector<std::int32_t> i(3);
-  CHECK_THROWS_AS(ranks.all_reduce(i, reduction::average), value_error);
+  CHECK_THROWS_AS(ranks.all_reduce(i, reduction::average).wait(), value_error);
 }
 
 template <class Run>
