@@ -57,7 +57,7 @@ constexpr void vjp(compute_graph& g, int y, const int* cotangents, int* out) {
     if constexpr (Op::cotangents == 1) return value{&g, cotangents[0]};
     else {
       std::array<value, Op::cotangents> all;
-      for (int k = 0; k < Op::cotangents; ++k) all[k] = {&g, cotangents[k]};
+      for (std::size_t k = 0; k < all.size(); ++k) all[k] = {&g, cotangents[k]};
       return all;
     }
   }();
