@@ -54,7 +54,7 @@ constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
     if (!detail::gather_cotangents(g, i, cotangent, of_results)) continue;
     if (!n.op->has_vjp)
       throw value_error(std::string("weft: ") + n.op->name + ": this op has no derivative");
-    graph::vjp_of<Ops> (*n.op)(g, i, of_results, operand_cotangents);
+    graph::vjp_of<Ops>(*n.op)(g, i, of_results, operand_cotangents);
     for (int k = 0; k < n.operands; ++k) {
       const int from = n.operand[k];
       if (operand_cotangents[k] < 0 || !g[from].needs_gradient) continue;

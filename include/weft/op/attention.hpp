@@ -74,10 +74,9 @@ struct attention_backward : rule<6> {
   }
   static constexpr tensor_spec result_spec(int k, const tensor_spec* operands) { return operands[k]; }
 
-  /// With scores s, weights p = softmax(s) and the change s' of the scores in the direction c, that of y is
-  /// p' v
-  /// + p c[2], where p' = p (s' - sum(p s')). So the sum of c times the cotangents is that of g times this
-  /// change, and its derivatives are products of matrices of one number for each query and key. y and
+  /// With scores s, weights p = softmax(s) and the change s' of the scores in the direction c, y changes by
+  /// p' v + p c[2], where p' = p (s' - sum(p s')). So the sum of c times the cotangents is that of g times
+  /// this change, and its derivatives are products of matrices of one number for each query and key. y and
   /// log_sums are functions of q, k and v here; log_sums only keep exponentials small. Values are [batch, key
   /// head, head of its group, position, feature].
   static constexpr auto vjp(auto c, auto y, auto q, auto k, auto v, auto, auto log_sums, auto g) {
@@ -225,9 +224,8 @@ concept attention_compatible = accepts<op::attention, attr<causal, 0>, Q, K, V>;
 /// [B, S, K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), of one floating type; for bf16
 /// and f16 all is computed in f32, and the result rounded. If K is less than H, which it must divide, H / K
 /// heads in turn have the same keys and values (grouped queries). With `Causal`, query t attends to keys 0 to
-/// t. Memory is linear in T and S, time proportional to their product; second
-/// derivatives take memory and time proportional to the product, and there are none where ranks divide
-/// positions (axis cp).
+/// t. Memory is linear in T and S, time proportional to their product; in second derivatives memory, too.
+/// They do not exist where ranks divide positions (axis cp).
 template <bool Causal, expression Q, expression K, expression V>
 constexpr auto attention(Q q, K k, V v) {
   return apply<op::attention, attr<Causal, 0>>(std::move(q), std::move(k), std::move(v));

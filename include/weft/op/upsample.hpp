@@ -102,8 +102,7 @@ struct upsample_bilinear : upsample_nearest {
 
 /// Each element repeated Factor.height times along the second-to-last dim and Factor.width times along the
 /// last: [..., H, W] -> [..., H Factor.height, W Factor.width], two to four dims, any type. Of sequences
-/// [B, C, L]: upsample_nearest<height_width{1, 2}>(x).
-/// torch.nn.Upsample(scale_factor), mode "nearest".
+/// [B, C, L]: upsample_nearest<height_width{1, 2}>(x). torch.nn.Upsample(scale_factor) of images.
 template <height_width Factor, expression X>
 constexpr auto upsample_nearest(X x) {
   return apply<op::upsample_nearest, attr<Factor.packed()>>(std::move(x));
