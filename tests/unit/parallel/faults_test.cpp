@@ -35,7 +35,7 @@ class faulty_communicator : public threads_communicator {
     if (rank() != 1) return threads_communicator::start(std::move(o));
     if (now == at_ + 1 && what_ == fault::reordered) {
       work second = threads_communicator::start(std::move(o));
-      threads_communicator::start(held_);
+      threads_communicator::start(held_).finish();
       return second;
     }
     if (now != at_ || what_ == fault::none) return threads_communicator::start(std::move(o));
