@@ -1309,20 +1309,26 @@ class Pool(Op):
         return f"{p['op']}<{pair(*p['size'])}, {options}>({x})"
 
 
+def convolved(g):
+    """For a convolution: the element type, the images, their channels, the groups of these, the outputs of a group."""
+    t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
+    groups, channels, made = g.rng.choice((1, 1, 2, 3)), g.rng.choice((1, 2)), g.rng.choice((1, 2))
+    known = g.find(lambda v: v.order() == 4 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
+    if known and g.rng.random() < 0.5:
+        x, in_channels = known, g.value(known).dims[1]
+    else:
+        in_channels = Dim(groups * channels, g.rng.random() < 0.6)
+        x = g.leaf_like((Dim(g.rng.choice((0, 1, 2, 3)), g.rng.random() < 0.5), in_channels) + tuple(
+            Dim(g.rng.choice((1, 2, 3, 4, 5)), g.rng.random() < 0.6) for _ in range(2)), t)
+    return t, x, in_channels, groups, made
+
+
 @register
 class Convolution(Op):
     name = "conv2d"
 
     def propose(self, g):
-        t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
-        groups, channels, made = g.rng.choice((1, 1, 2, 3)), g.rng.choice((1, 2)), g.rng.choice((1, 2))
-        known = g.find(lambda v: v.order() == 4 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
-        if known and g.rng.random() < 0.5:
-            x, in_channels = known, g.value(known).dims[1]
-        else:
-            in_channels = Dim(groups * channels, g.rng.random() < 0.6)
-            x = g.leaf_like((Dim(g.rng.choice((0, 1, 2, 3)), g.rng.random() < 0.5), in_channels) + tuple(
-                Dim(g.rng.choice((1, 2, 3, 4, 5)), g.rng.random() < 0.6) for _ in range(2)), t)
+        t, x, in_channels, groups, made = convolved(g)
         weight = g.leaf_like((Dim(groups * made, g.rng.random() < 0.6), Dim(in_channels.size // groups, g.rng.random() < 0.6),
                               Dim(g.rng.choice((1, 2, 3)), True), Dim(g.rng.choice((1, 2, 3)), True)), t)
         numbers = lambda choices: [g.rng.choice(choices) for _ in range(2)]
@@ -1347,15 +1353,7 @@ class TransposedConvolution(Op):
     name = "conv_transpose2d"
 
     def propose(self, g):
-        t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
-        groups, channels, made = g.rng.choice((1, 1, 2, 3)), g.rng.choice((1, 2)), g.rng.choice((1, 2))
-        known = g.find(lambda v: v.order() == 4 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
-        if known and g.rng.random() < 0.5:
-            x, in_channels = known, g.value(known).dims[1]
-        else:
-            in_channels = Dim(groups * channels, g.rng.random() < 0.6)
-            x = g.leaf_like((Dim(g.rng.choice((0, 1, 2)), g.rng.random() < 0.5), in_channels) + tuple(
-                Dim(g.rng.choice((1, 2, 3, 4)), g.rng.random() < 0.6) for _ in range(2)), t)
+        t, x, in_channels, groups, made = convolved(g)
         weight = g.leaf_like((in_channels, Dim(made, g.rng.random() < 0.6), Dim(g.rng.choice((1, 2, 3)), True),
                               Dim(g.rng.choice((1, 2, 3)), True)), t)
         numbers = lambda choices: [g.rng.choice(choices) for _ in range(2)]

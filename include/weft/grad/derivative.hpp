@@ -45,8 +45,7 @@ template <bool Holds>
 struct one_program_law {
   static_assert(Holds,
                 "weft: grad: a repeat, experts, a recurrent layer, batch norm, linear_cross_entropy or a "
-                "list is "
-                "evaluated as several programs: use a tape, steps.backward(loss), then x.grad()");
+                "list is evaluated as several programs: use a tape, steps.backward(loss), then x.grad()");
 };
 
 /// The gradient of the scalar f(x) with respect to x, as an expression of the shape and dtype of x; zero if f
@@ -56,7 +55,7 @@ constexpr auto grad(F f, X x) {
   using variable = bound<F, typename X::value_type, extents_of<X>>;
   using body = decltype(f(variable{}));
   (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
-  constexpr bool is_one_program = !((detail::parts_of<body> | detail::parts_of<X>)&detail::boundary_part);
+  constexpr bool is_one_program = !((detail::parts_of<body> | detail::parts_of<X>) & detail::boundary_part);
   (void)sizeof(one_program_law<is_one_program>);
   return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
 }

@@ -100,9 +100,9 @@ struct attention_backward : rule<6> {
     const auto power = weft::exp(exponent), p = power / row_sums(power);
     const auto s1 = (product(to_q, transposed(at_k)) + product(at_q, transposed(to_k))) * scale;
     const auto centred = s1 - row_sums(p * s1), p1 = p * centred;
-    const auto of_p = product(at_g, transposed(at_v));
-    const auto of_s1 = p * (of_p - row_sums(p * of_p));
-    const auto u = centred * (of_p - row_sums(p * of_p)) + product(at_g, transposed(to_v));
+    const auto of_p = product(at_g, transposed(at_v)), of_p_centred = of_p - row_sums(p * of_p);
+    const auto of_s1 = p * of_p_centred;
+    const auto u = centred * of_p_centred + product(at_g, transposed(to_v));
     const auto of_s = p * (u - row_sums(p * u));
     const auto of_q = (product(of_s, at_k) + product(of_s1, to_k)) * scale;
     const auto of_k = (product(transposed(of_s), at_q) + product(transposed(of_s1), to_q)) * scale;

@@ -37,6 +37,7 @@ struct conv_transpose_bias_law {
                 "weft: conv_transpose2d, conv_transpose1d: the bias is [O]: the weight's second extent "
                 "times groups");
 };
+
 namespace detail {
 /// The extent of the image whose windows `extent` elements are.
 template <class Dims>

@@ -93,8 +93,8 @@ struct upsample_bilinear : upsample_nearest {
     const auto neighbour =
         weft::where(weft::less(from_centre, 0), reshape_to(before, one), reshape_to(after, one));
     const auto weight = weft::abs(from_centre);
-    const auto between = reshape_to(x, one) * (1 - weight) + neighbour * weight;
-    return reshape_to(weft::where(weft::equal(weight, 0), reshape_to(x, one), between), made);
+    const auto nearest = reshape_to(x, one), between = nearest * (1 - weight) + neighbour * weight;
+    return reshape_to(weft::where(weft::equal(weight, 0), nearest, between), made);
   }
 };
 

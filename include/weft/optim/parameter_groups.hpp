@@ -19,15 +19,14 @@ namespace weft {
 /// copy of `settings`, whose `state` and `steps` mean nothing; those of all parameters are here. Change
 /// `settings` between steps for a schedule: optimizer.settings.lr = rate(optimizer.steps). A checkpoint of it
 /// can be loaded into an `Optimizer` and the other way round. Throws value_error at a step, before any
-/// parameter changes, if adjusted settings are out of range. Costs two calls of `adjust` for each parameter
-/// in a step.
+/// parameter changes, if adjusted settings are out of range: `adjust` is called more than once for each
+/// parameter in a step.
 template <optimizer_like Optimizer, class Adjust>
 struct parameter_groups {
   static_assert(std::invocable<const Adjust&, const std::string&, Optimizer&> &&
                     !std::invocable<const Adjust&, const std::string&, Optimizer&&>,
                 "weft: parameter_groups: adjust takes the name of a parameter, and settings of the "
-                "optimizer's "
-                "type that it changes: [](const std::string& name, adamw& settings) { ... }");
+                "optimizer's type that it changes: [](const std::string& name, adamw& settings) { ... }");
   Optimizer settings;
   Adjust adjust;
   optimizer_state state{};

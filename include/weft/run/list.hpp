@@ -77,11 +77,11 @@ template <class Resolver, class Variables, index_t Dim, bool Stacks, class Leaf>
 auto resolve_node(Resolver& to, const Variables&, const list_node<Dim, Stacks, Leaf>& n) {
   using extents = typename extents_from<list_node<Dim, Stacks, Leaf>::static_shape>::type;
   const auto all = [&]<bool Tracked>(auto part, std::bool_constant<Tracked>) {
-    using any_number = tensor<typename Leaf::value_type, extents, Tracked>;
-    recycled_vector<any_number> parts;
+    using any_extent = tensor<typename Leaf::value_type, extents, Tracked>;
+    recycled_vector<any_extent> parts;
     for (const Leaf& leaf : *n.parts) {
       if (!leaf.is_current()) refuse_changed(leaf.extents(), parts.size());
-      parts.push_back(any_number(part(leaf)));
+      parts.push_back(any_extent(part(leaf)));
     }
     return joined<Dim>(to.evaluator, parts.begin(), static_cast<index_t>(parts.size()));
   };

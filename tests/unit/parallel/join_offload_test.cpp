@@ -208,7 +208,7 @@ TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batc
            }))
         CHECK(s.starts_with("weft: step: rank 0 has 1 micro-batches and rank 1 has 2: ranks that process"));
       if (stage != sharding::gradients && stage != sharding::parameters)
-        for (const std::string& s : refusals<usage_error>(n, o, [&](int rank, auto&run, auto&model) {
+        for (const std::string& s : refusals<usage_error>(n, o, [&](int rank, auto& run, auto& model) {
                for (int j = rank == 1; j < 2; ++j) {
                  const auto quiet = run.no_sync(j < 1);
                  differentiate(run, model);
