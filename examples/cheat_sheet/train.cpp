@@ -23,7 +23,7 @@ int main() {
   auto labels = from(extents<2>{}, std::vector<std::int64_t>{0, 1});
   auto images = zeros<float>(extents<2, 3, 8, 8>{});
   auto sequence = zeros<float>(extents<4, 2, 3>{});
-  auto targets = zeros<float>(extents<2, 2>{});
+  auto targets = zeros<float>(extents<2, 2>{}), probabilities = full(extents<2, 2>{}, 0.5f);
   const std::string file = std::filesystem::temp_directory_path() / "weft_cheat_sheet.safetensors";
   //| w = torch.ones(3, requires_grad=True) | auto w = torch::ones(3, torch::requires_grad()); | - | -
   variable<float, extents<3>> w(ones<float>(extents<3>{}));
@@ -93,6 +93,18 @@ int main() {
   auto loss = steps.eval(cross_entropy(logits, labels));
   //| F.mse_loss(logits, targets) | torch::mse_loss(logits, targets) | - | -
   compiles(eval(mse_loss(logits, targets)));
+  //| F.l1_loss(logits, targets) | torch::l1_loss(logits, targets) | - | -
+  compiles(eval(l1_loss(logits, targets)));
+  //| F.huber_loss(logits, targets, delta=0.5) | torch::huber_loss(logits, targets, at::Reduction::Mean, 0.5)
+  //| - | -
+  compiles(eval(huber_loss(logits, targets, 0.5)));
+  //| F.smooth_l1_loss(logits, targets) | torch::smooth_l1_loss(logits, targets) | - | -
+  compiles(eval(smooth_l1_loss(logits, targets)));
+  //| F.cross_entropy(logits, probabilities) | torch::cross_entropy_loss(logits, probabilities) | - | -
+  compiles(eval(cross_entropy(logits, probabilities)));
+  //| F.kl_div(log_probabilities, probabilities, reduction="sum") | torch::kl_div(log_probabilities,
+  //probabilities, at::Reduction::Sum) | - | -
+  compiles(eval(kl_div<reduction_kind::sum>(log_softmax(logits), probabilities)));
   //| optimizer = AdamW(model.parameters(), lr=1e-3) | AdamW optimizer(model->parameters(), 1e-3); | - | -
   adamw optimizer{.lr = 1e-3};
   //| torch.optim.Muon(model.parameters(), lr=0.02) | - | - | -

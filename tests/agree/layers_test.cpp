@@ -100,6 +100,48 @@ TEST_CASE("losses of two tensors") {
              [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::none>(x, t); });
 }
 
+namespace {
+template <class Loss>
+void agrees_in_all_reductions(const std::string& name, Loss loss) {
+  static const io::stored_tensors all = file("losses");
+  const auto of_targets = [&]<reduction_kind How>(const std::string& reduction) {
+    for_each_case(all, (name + reduction).c_str(), [&](const stored_case& c) {
+      auto x = c.variable<float, order2>("x"), t = c.variable<float, order2>("t");
+      c.agrees([&] { return loss.template operator()<How>(x, t); }, 1e-5, 1, "x", x, "t", t);
+    });
+  };
+  of_targets.template operator()<reduction_kind::mean>("_mean");
+  of_targets.template operator()<reduction_kind::sum>("_sum");
+  of_targets.template operator()<reduction_kind::none>("_none");
+}
+}  // namespace
+
+TEST_CASE("more losses of two tensors") {
+  agrees_in_all_reductions(
+      "l1", []<reduction_kind How>(const auto& x, const auto& t) { return l1_loss<How>(x, t); });
+  agrees_in_all_reductions(
+      "huber", []<reduction_kind How>(const auto& x, const auto& t) { return huber_loss<How>(x, t, 0.5); });
+  agrees_in_all_reductions("smooth_l1", []<reduction_kind How>(const auto& x, const auto& t) {
+    return smooth_l1_loss<How>(x, t, 0.5);
+  });
+  agrees_in_all_reductions("kl_div", []<reduction_kind How>(const auto& x, const auto& t) {
+    return kl_div<How>(log_softmax(x), t);
+  });
+  agrees_in_all_reductions(
+      "soft", []<reduction_kind How>(const auto& x, const auto& t) { return cross_entropy<How>(x, t); });
+  agrees_in_all_reductions("soft_smooth", []<reduction_kind How>(const auto& x, const auto& t) {
+    return cross_entropy<How, ignored_label, per_million<100'000>>(x, t);
+  });
+  for_each_case(file("losses"), "kl_div_of_zeros", [](const stored_case& c) {
+    const auto x = c.stored<float, order2>("x"), t = c.stored<float, order2>("t");
+    c.agrees([&] { return kl_div<reduction_kind::none>(x, t); }, 1e-5, 1);
+  });
+  CHECK_THROWS_WITH_AS(huber_loss(ones<float>(extents<3>{}), ones<float>(extents<3>{}), 0),
+                       "weft: huber_loss: delta is 0, not positive", value_error);
+  CHECK_THROWS_WITH_AS(smooth_l1_loss(ones<float>(extents<3>{}), ones<float>(extents<3>{}), -1),
+                       "weft: smooth_l1_loss: beta is -1, not positive", value_error);
+}
+
 TEST_CASE("look-ups") {
   for_each_case(cases(), "embedding", [](const stored_case& c) {
     embedding_table<> table{c.variable<float, order2>("w")};

@@ -554,3 +554,23 @@ for values in [torch.randn(s) for s in shapes] + [special.reshape(1, 1, -1)]:
     ops.case("leaky_relu", lambda x: F.leaky_relu(x, 0.25), x=values)
     ops.case("elu", lambda x: F.elu(x, 1.5), x=values)
 ops.save("norms_and_slopes")
+
+# Losses of two tensors: at the border of both halves, at 0, of rows of probabilities with a class that does not occur.
+ops = family()
+for rows, width in [(3, 1), (5, 7), (2, 60), (1, 37), (0, 4)]:
+    x, t, p = torch.randn(rows, width), torch.randn(rows, width), torch.rand(rows, width)
+    if rows * width > 3:
+        t.view(-1)[0], t.view(-1)[1] = x.view(-1)[0], x.view(-1)[1] + 0.5
+        p.view(-1)[2] = 0.0
+    p = p / p.sum(1, keepdim=True)
+    for reduction in ("mean", "sum", "none"):
+        if rows == 0 and reduction == "mean":
+            continue
+        ops.case("l1_" + reduction, lambda x, t: F.l1_loss(x, t, reduction=reduction), x=x, t=t)
+        ops.case("huber_" + reduction, lambda x, t: F.huber_loss(x, t, reduction=reduction, delta=0.5), x=x, t=t)
+        ops.case("smooth_l1_" + reduction, lambda x, t: F.smooth_l1_loss(x, t, reduction=reduction, beta=0.5), x=x, t=t)
+        ops.case("kl_div_" + reduction, lambda x, t: F.kl_div(F.log_softmax(x, 1), t, reduction=reduction), x=x, t=p + 0.01)
+        ops.case("soft_" + reduction, lambda x, t: F.cross_entropy(x, t, reduction=reduction), x=x, t=p)
+        ops.case("soft_smooth_" + reduction, lambda x, t: F.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1), x=x, t=p)
+    ops.case("kl_div_of_zeros", lambda x, t: F.kl_div(x, t, reduction="none"), differentiated=False, x=x, t=p)
+ops.save("losses")

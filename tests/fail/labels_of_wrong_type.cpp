@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: cross_entropy: logits must be floating and labels integers
+// within 10: weft: cross_entropy: logits must be floating; labels are integers, one of each row
 // at most 40 lines
 #include <weft/weft.hpp>
 using namespace weft;

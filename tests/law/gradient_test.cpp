@@ -115,6 +115,12 @@ TEST_CASE("softmax, norms, losses") {
   CHECK(derivable(cross_entropy<reduction_kind::sum, -100, per_million<100'000>>(x, labels), x));
   auto y = numbers(3, 5, 9);
   CHECK(derivable(mse_loss(x, y), x));
+  CHECK(derivable(l1_loss(x, y), x));
+  CHECK(derivable(huber_loss(x, y, 0.7), x));
+  CHECK(derivable(smooth_l1_loss(x, y, 0.7), x));
+  CHECK(derivable(kl_div(x, softmax(y)), y));
+  CHECK(derivable(cross_entropy(x, softmax(y)), x));
+  CHECK(derivable(cross_entropy<reduction_kind::sum, -100, per_million<100'000>>(x, softmax(y)), y));
 }
 
 TEST_CASE("look-ups and attention") {

@@ -7,7 +7,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <initializer_list>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -89,7 +92,8 @@ class message_part {
   message_part(const std::string_view& text) : append_(append_value<std::string_view>), value_(&text) {}
   message_part(std::signed_integral auto number) : append_(append_signed), signed_(number) {}
   message_part(std::unsigned_integral auto number) : append_(append_unsigned), unsigned_(number) {}
-  message_part(double number) : append_(append_real), real_(number) {}
+  message_part(std::floating_point auto number)
+      : append_(append_real<decltype(number)>), real_(static_cast<double>(number)) {}
   template <class T>
     requires requires(const T& value) { to_string(value); }
   message_part(const T& value) : append_(append_value<T>), value_(&value) {}
@@ -105,8 +109,15 @@ class message_part {
   [[gnu::cold]] static void append_signed(std::string& to, const message_part& p) {
     to += std::to_string(p.signed_);
   }
+  template <class T>
   [[gnu::cold]] static void append_real(std::string& to, const message_part& p) {
-    to += std::to_string(p.real_);
+    char text[32];
+    for (int digits = 6; digits <= std::numeric_limits<T>::max_digits10;
+         ++digits) {  // the fewest that suffice
+      std::snprintf(text, sizeof text, "%.*g", digits, p.real_);
+      if (static_cast<T>(std::strtod(text, nullptr)) == static_cast<T>(p.real_)) break;
+    }
+    to += text;
   }
   template <class T>
   [[gnu::cold]] static void append_value(std::string& to, const message_part& p) {

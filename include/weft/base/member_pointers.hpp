@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 namespace weft::detail {
 
@@ -34,6 +35,22 @@ struct any_base_of {
 };
 template <class T>
 inline constexpr bool has_base = requires { T{any_base_of<T>{}}; };
+
+template <class T, std::size_t... Before, std::size_t... After>
+consteval bool is_array_at(std::index_sequence<Before...>, std::index_sequence<After...>) {
+  constexpr auto any = [](std::size_t) { return anything{}; };
+  return requires { T{any(Before)..., {}}; }
+  &&!requires { T{any(Before)..., {}, any(After)...}; };
+}
+/// Whether a member of T is a C array of more than one element: each of them counts as a member.
+template <class T>
+consteval bool has_array() {
+  return []<std::size_t... I>(std::index_sequence<I...>) {
+    return (is_array_at<T>(std::make_index_sequence<I>{}, std::make_index_sequence<sizeof...(I) - 1 - I>{}) ||
+            ...);
+  }
+  (std::make_index_sequence<count_members<T>()>{});
+}
 
 template <bool Holds, class Struct>
 struct number_of_members_law {

@@ -77,7 +77,7 @@ constexpr void visit_members(T& t, F& f, std::index_sequence<I...>) {
 }  // namespace detail
 
 /// Calls f(name, member) for each member of an aggregate, in order of declaration. T must be an aggregate
-/// with at most 32 members.
+/// with at most 32 members, none of which is a C array.
 template <class T, class F>
 constexpr void for_each_member(T& t, F f) {
   using aggregate = std::remove_const_t<T>;

@@ -3,6 +3,9 @@
 //
 //   auto loss = cross_entropy(logits, labels);                    // mean over all labels
 //   auto loss = cross_entropy<reduction_kind::sum>(logits, labels);
+//   auto loss = huber_loss(values, targets, 0.5);
+//
+// Results have the dtype of the operands; bf16 and f16 are computed in f32 and rounded once.
 #pragma once
 
 #include <weft/op/index.hpp>
@@ -136,20 +139,42 @@ constexpr auto reduced(E e) {
   else if constexpr (How == reduction_kind::sum) return sum(std::move(e));
   else return e;
 }
+
+/// f(input, target), which are the losses of the elements, reduced.
+template <reduction_kind How, class F, expression X, expression Y>
+constexpr auto loss_of_pair(F f, X input, Y target) {
+  static_assert(can_be_equal(X::static_shape, Y::static_shape),
+                "weft: loss: input and target must have the same shape: a target [N] beside [N, 1] would be "
+                "repeated; unsqueeze<1>(target), or flatten<0, 1>(input)");
+  return rounded_once([&](auto x, auto y) { return reduced<How>(f(x, y)); }, std::move(input),
+                      std::move(target));
+}
+
+/// d^2 / 2 of the difference where |d| is at most delta, and delta (|d| - delta / 2) above.
+constexpr auto huber(auto difference, double delta) {
+  return let(abs(difference), [delta](auto d) {
+    return let(minimum(d, delta), [d](auto within) { return within * (d - 0.5 * within); });
+  });
+}
+
+template <class Smoothing>
+consteval double checked_smoothing() {
+  static_assert(Smoothing::value >= 0 && Smoothing::value <= 1,
+                "weft: cross_entropy: the smoothing must be in [0, 1]");
+  return Smoothing::value;
+}
 }  // namespace detail
 
 /// Cross-entropy -log(softmax(logits)[label]) of floating `logits` [..., C] and labels [...] of i64, i32 or
-/// u8, in the dtype of the logits. Rows of finite logits whose label is `Ignore` have loss and gradient 0;
-/// the mean is over the others, NaN if there are none. `Smoothing` (per_million<...>, in [0, 1]) is the share
-/// of the target spread evenly over all classes. A label that is neither `Ignore` nor in [0, C) throws
-/// value_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
+/// u8: the mean (or sum) over all labels, or that of each. Rows of finite logits whose label is `Ignore` have
+/// loss and gradient 0; the mean is over the others, NaN if there are none. `Smoothing` (per_million<...>, in
+/// [0, 1]) is the share of the target spread evenly over all classes. A label that is neither `Ignore` nor in
+/// [0, C) throws value_error at evaluation.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {
-  static_assert(Smoothing::value >= 0 && Smoothing::value <= 1,
-                "weft: cross_entropy: the smoothing must be in [0, 1]");
   using T = typename X::value_type;
-  using at = attr<Ignore, number_bits(Smoothing::value)[0]>;
+  using at = attr<Ignore, number_bits(detail::checked_smoothing<Smoothing>())[0]>;
   constexpr auto type = static_cast<index_t>(dtype_of<T>);
   if constexpr (is_narrow(dtype_of<T>)) {
     return cast<T>(cross_entropy<How, Ignore, Smoothing>(cast<float>(std::move(logits)), std::move(labels)));
@@ -163,29 +188,75 @@ constexpr auto cross_entropy(X logits, Y labels) {
   }
 }
 
-/// Mean (or sum, or elements) of (x - y)^2 of two operands of one shape; others do not compile or throw
-/// shape_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
+/// The same of floating targets, which are the probabilities of the classes and have the shape of the logits:
+/// -sum(p log_softmax(logits)) of each row. They are not checked, and no row is ignored.
+template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
+          class Smoothing = per_million<0>, expression X, expression Y>
+requires(is_floating(dtype_of<typename Y::value_type>)) constexpr auto cross_entropy(X logits,
+                                                                                     Y probabilities) {
+  static_assert(
+      is_floating(dtype_of<typename X::value_type>) && X::static_shape.order > 0 &&
+          detail::can_be_equal(X::static_shape, Y::static_shape),
+      "weft: cross_entropy: logits must be floating; labels are integers, one of each row; floating "
+      "targets are probabilities and must have the shape of the logits");
+  const auto of_rows = [](auto x, auto p) {
+    return detail::reduced<How>(let(log_softmax(x), [&](auto y) {
+      constexpr double smoothing = detail::checked_smoothing<Smoothing>();
+      if constexpr (smoothing == 0) return -sum(p * y, dims<-1>);
+      else return -(sum(p * y, dims<-1>) * (1 - smoothing) + mean(y, dims<-1>) * smoothing);
+    }));
+  };
+  return detail::rounded_once(of_rows, std::move(logits), std::move(probabilities));
+}
+
+/// Mean (or sum, or elements) of (x - y)^2. This and the losses below take two operands of one shape; others
+/// do not compile, or throw shape_error at evaluation.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
-  static_assert(detail::can_be_equal(X::static_shape, Y::static_shape),
-                "weft: mse_loss: the operands must have the same shape: a target [N] beside [N, 1] would be "
-                "repeated; unsqueeze<1>(y), or flatten<0, 1>(x)");
-  return detail::rounded_once([](auto a, auto b) { return detail::reduced<How>(square(a - b)); },
-                              std::move(x), std::move(y));
+  return detail::loss_of_pair<How>([](auto a, auto b) { return square(a - b); }, std::move(x), std::move(y));
+}
+
+/// Mean (or sum, or elements) of |x - y|.
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
+constexpr auto l1_loss(X x, Y y) {
+  return detail::loss_of_pair<How>([](auto a, auto b) { return abs(a - b); }, std::move(x), std::move(y));
+}
+
+/// Mean (or sum, or elements) of d^2 / 2 where d = |x - y| is at most `delta`, and of delta (d - delta / 2)
+/// above (Huber, 1964). Throws value_error if delta is not positive.
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
+constexpr auto huber_loss(X x, Y y, double delta = 1) {
+  if (!(delta > 0)) refuse<value_error>({"weft: huber_loss: delta is ", delta, ", not positive"});
+  return detail::loss_of_pair<How>([delta](auto a, auto b) { return detail::huber(a - b, delta); },
+                                   std::move(x), std::move(y));
+}
+
+/// Mean (or sum, or elements) of d^2 / (2 beta) where d = |x - y| is at most `beta`, and of d - beta / 2
+/// above (Girshick, 2015): huber_loss / beta. Throws value_error if beta is not positive; l1_loss is that of
+/// 0.
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
+constexpr auto smooth_l1_loss(X x, Y y, double beta = 1) {
+  if (!(beta > 0)) refuse<value_error>({"weft: smooth_l1_loss: beta is ", beta, ", not positive"});
+  return detail::loss_of_pair<How>([beta](auto a, auto b) { return detail::huber(a - b, beta) / beta; },
+                                   std::move(x), std::move(y));
+}
+
+/// Mean (or sum, or elements) of q (log(q) - x), where x are logarithms of probabilities and q probabilities,
+/// which are not checked; 0 log(0) is 0. The mean is over all elements, as PyTorch's: the divergence of rows
+/// is the sum, divided by their number.
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
+constexpr auto kl_div(X log_probabilities, Y probabilities) {
+  const auto of_elements = [](auto x, auto q) { return q * log(where(q == 0, 1, q)) - q * x; };
+  return detail::loss_of_pair<How>(of_elements, std::move(log_probabilities), std::move(probabilities));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or
 /// elements) of max(x, 0) - x y + log(1 + exp(-|x|)), which does not overflow. PyTorch's
-/// binary_cross_entropy_with_logits. Operands of different shapes do not compile, or throw shape_error at
-/// evaluation.
+/// binary_cross_entropy_with_logits.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto bce_with_logits(X logits, Y targets) {
-  static_assert(detail::can_be_equal(X::static_shape, Y::static_shape),
-                "weft: bce_with_logits: logits and targets must have the same shape: targets [N] beside "
-                "logits [N, 1] would be repeated; unsqueeze<1>(targets), or flatten<0, 1>(logits)");
-  return detail::rounded_once(
-      [](auto x, auto y) { return detail::reduced<How>(apply<op::bce_with_logits>(x, y)); },
-      std::move(logits), std::move(targets));
+  return detail::loss_of_pair<How>([](auto x, auto y) { return apply<op::bce_with_logits>(x, y); },
+                                   std::move(logits), std::move(targets));
 }
 
 }  // namespace weft

@@ -89,7 +89,7 @@ concept has_children = requires(T& m) { m.children(); };
 template <class T>
 consteval bool is_plain_struct() {
   if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
-    return !has_base<T> && count_members<T>() <= most_members &&
+    return !has_base<T> && count_members<T>() <= most_members && !has_array<T>() &&
            (count_members<T>() > 0 || std::is_empty_v<T>);  // a reference hides all members
   else return false;
 }
@@ -140,6 +140,8 @@ consteval content find_content() {
   else if constexpr (std::is_pointer_v<T>)  // who owns what it points to is not known
     return is_seen_to_hold_tensors<std::remove_cv_t<std::remove_pointer_t<T>>, 4>() ? content::unknown
                                                                                   : content::none;
+  else if constexpr (std::is_array_v<T>)
+    return find_content<std::remove_all_extents_t<T>>() == content::none ? content::none : content::unknown;
   else if constexpr (!std::is_class_v<T>)
     return std::is_union_v<T> && !holds_no_tensors<T> ? content::unknown : content::none;
   else if constexpr (is_tuple<T>) return content_of_elements(std::type_identity<T>{});
@@ -159,9 +161,10 @@ template <bool Holds, class Class>
 struct reachable_tensors_law {
   static_assert(Holds,
                 "weft: the tensors of this class cannot be found: make it a plain struct (no constructor, "
-                "private member, base class, reference or pointer; at most 32 members), or give it "
-                "`auto& children()` and "
-                "`auto& children() const`; if it holds none, specialise weft::holds_no_tensors");
+                "private member, base class, reference, pointer or C array, which a std::array replaces; at "
+                "most "
+                "32 members), or give it `auto& children()` and `auto& children() const`; if it holds none, "
+                "specialise weft::holds_no_tensors");
 };
 /// Whether the walk can enter a T.
 template <class T>

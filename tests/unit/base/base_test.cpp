@@ -76,7 +76,9 @@ TEST_CASE("messages: parts of every kind, numbers to their limits") {
   CHECK(detail::joined({"parameter ", name, " of ", view.substr(0, 1)}) == "parameter weight of 0");
   CHECK(detail::joined({-7, " ", std::numeric_limits<std::int64_t>::min(), " ", ~std::uint64_t{0}, " ",
                         std::int8_t{-1}}) == "-7 -9223372036854775808 18446744073709551615 -1");
-  CHECK(detail::joined({0.5, " ", std::numeric_limits<float>::infinity()}) == "0.500000 inf");
+  CHECK(detail::joined({0.5, " ", std::numeric_limits<float>::infinity()}) == "0.5 inf");
+  CHECK(detail::joined({-1e-9, " ", 0.1f, " ", 1.0 / 3, " ", 16777217.0, " ", 1e300}) ==
+        "-1e-09 0.1 0.3333333333333333 16777217 1e+300");
   CHECK(detail::joined({shape{2, {3, dyn}}, " and ", shape{}}) == "[3, ?] and []");
   CHECK(detail::joined({}).empty());
   CHECK_THROWS_WITH_AS(refuse<shape_error>({"weft: dim ", 1}), "weft: dim 1", shape_error);

@@ -98,7 +98,7 @@ TEST_CASE("L-BFGS: what it refuses") {
   lbfgs optimizer;
   point<float> p = far<float>(2);
   CHECK_THROWS_WITH_AS((lbfgs{.lr = -1}.step(p, [&] { return value_of(p); })),
-                       "weft: lbfgs: lr is -1.000000, not 0 or more", value_error);
+                       "weft: lbfgs: lr is -1, not 0 or more", value_error);
   CHECK_THROWS_AS((lbfgs{.max_iter = -1}.step(p, [&] { return value_of(p); })), value_error);
   CHECK_THROWS_AS((lbfgs{.tolerance_grad = std::nan("")}.step(p, [&] { return value_of(p); })), value_error);
   CHECK_THROWS_AS(optimizer.step(p, [] { return 1.0; }), usage_error);  // without a backward pass

@@ -141,8 +141,8 @@ TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are no
     CHECK_THROWS_WITH_AS(eval(bernoulli(x)), what, value_error);
     CHECK_THROWS_AS(eval(bernoulli(cast<float>(x)) * 2.0f), value_error);
   };
-  refused(1.5, "weft: bernoulli: a probability of 1.500000 at position 1 is not in [0, 1]");
-  refused(-0.125, "weft: bernoulli: a probability of -0.125000 at position 1 is not in [0, 1]");
+  refused(1.5, "weft: bernoulli: a probability of 1.5 at position 1 is not in [0, 1]");
+  refused(-0.125, "weft: bernoulli: a probability of -0.125 at position 1 is not in [0, 1]");
   refused(std::numeric_limits<double>::quiet_NaN(),
           "weft: bernoulli: a probability of nan at position 1 is not in [0, 1]");
 }

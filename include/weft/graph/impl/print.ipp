@@ -11,7 +11,8 @@ namespace detail {
 
 WEFT_DEFINE std::string text_of_constant(const node& n) {
   const any_number x{n.at[0]};
-  return is_floating(n.result.type) ? std::to_string(x.as<double>()) : std::to_string(x.bits);
+  if (is_floating(n.result.type)) return weft::detail::joined({x.as<double>()});
+  return std::to_string(x.bits);
 }
 
 WEFT_DEFINE std::string described(const compute_graph& g, int i) {

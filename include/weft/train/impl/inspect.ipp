@@ -10,11 +10,11 @@
 namespace weft {
 
 WEFT_DEFINE std::string non_finite::text() const {
+  using weft::detail::joined;
   std::string t = module.empty() ? "" : module + ": ";
-  if (is_read)
-    return t + op + " over " + to_string(extents) + " reads " + std::to_string(value) + " in the data";
-  return t + op + " over " + to_string(extents) + " gives " + std::to_string(value) +
-         (std::isnan(operand) ? "" : " from " + std::to_string(operand));
+  if (is_read) return t + joined({op, " over ", extents, " reads ", value, " in the data"});
+  t += joined({op, " over ", extents, " gives ", value});
+  return std::isnan(operand) ? t : t + joined({" from ", operand});
 }
 
 namespace detail {
