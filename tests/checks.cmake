@@ -175,7 +175,7 @@ if(WEFT_BUILD_COMPILED AND NOT WEFT_SANITIZE)
 endif()
 function(weft_add_random name programs seed)
   cmake_parse_arguments(PARSE_ARGV 3 random "" "" "OPTIONS;ENVIRONMENT")
-  weft_add_test(random/${name} random TIMEOUT 3600 PROCESSORS ${WEFT_TEST_JOBS} ENVIRONMENT ${random_ENVIRONMENT}
+  weft_add_test(random/${name} random TIMEOUT 14400 PROCESSORS ${WEFT_TEST_JOBS} ENVIRONMENT ${random_ENVIRONMENT}
     COMMAND ${Python3_EXECUTABLE} ${folder}/random/run.py --programs ${programs} --seed ${seed} --jobs ${WEFT_TEST_JOBS}
     --build ${scratch}/random_${name} --compiler ${CMAKE_CXX_COMPILER} ${random_OPTIONS})
   if(TEST random/${name} AND NOT random_ENVIRONMENT)  # no device beside the CPU
@@ -184,8 +184,10 @@ function(weft_add_random name programs seed)
 endfunction()
 set(programs 80)
 set(programs_on_opencl 20)
+set(models 2)
 if(WEFT_TEST_FULL)
   set(programs 10000)
+  set(models 100)
   set(programs_on_opencl 500)
   weft_add_test(random/mutations random PROCESSORS ${WEFT_TEST_JOBS}
     COMMAND ${Python3_EXECUTABLE} ${folder}/random/mutations.py --jobs ${WEFT_TEST_JOBS} --build ${scratch}/mutations)
@@ -194,6 +196,9 @@ if(WEFT_TEST_FULL)
   endif()
 endif()
 weft_add_random(programs ${programs} 1 OPTIONS ${random_library})
+weft_add_test(random/models random TIMEOUT 14400 PROCESSORS ${WEFT_TEST_JOBS}
+  COMMAND ${Python3_EXECUTABLE} ${folder}/random/models.py --models ${models} --jobs ${WEFT_TEST_JOBS} --build ${scratch}/random_models
+  --compiler ${CMAKE_CXX_COMPILER} ${random_library})
 if("OPENCL" IN_LIST weft_components AND weft_opencl_driver)
   set(with_opencl ${random_library})
   if(NOT with_opencl)

@@ -85,6 +85,7 @@ concept sequence_scanner = Evaluator::scans_sequences;
 
 template <class Resolver, class Variables, class Step, class X, class... Start>
 auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
+  using node_type = recurrence_node<Step, X, Start...>;
   using T = typename X::value_type;
   auto& evaluator = to.evaluator;
   static_assert(!divides_positions<std::remove_cvref_t<decltype(evaluator)>>,
@@ -103,9 +104,10 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
     return select<0, 0>(index_select<0>(one_operand<X, std::remove_const_t<decltype(x)>>(x),
                                         one_operand<Step, std::remove_const_t<decltype(number)>>(number)));
   };
-  using one_state = tensor<T, typename extents_from<recurrence_node<Step, X, Start...>::state_shape>::type>;
+  using one_state = tensor<T, typename extents_from<node_type::state_shape>::type>;
   using one_row = decltype(evaluator.eval_program(unsqueeze<0>(std::declval<one_state>())));
   using state = typename any_rows_of<one_row>::type;
+  using result = tensor<T, typename extents_from<node_type::static_shape>::type, state::requires_grad>;
   const auto next = [&](index_t t, const state& before) {
     auto after = n.step(element(t), select<0, 0>(one_operand<Step, state>(before)));
     static_assert(std::is_same_v<typename decltype(after)::value_type, T>,
@@ -121,7 +123,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
     if constexpr (sizeof...(Start) > 0)
       first = n.start.apply([&](const auto& e) { return as_leaf(evaluator, resolve(to, v, e)).state(); });
     using one_element = decltype(evaluator.eval_program(select<0, 0>(x)));
-    return state(evaluator.template scan<one_element, one_state>(x.state(), first, n.step));
+    return result(evaluator.template scan<one_element, one_state>(x.state(), first, n.step));
   }
   state now;
   if constexpr (sizeof...(Start) > 0) {
@@ -137,7 +139,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   }
   recycled_vector<state> states;
   for (index_t t = 0; t < length; ++t) states.push_back(now = next(t, now));
-  return joined<0>(evaluator, states.begin(), length);
+  return result(joined<0>(evaluator, states.begin(), length));
 }
 
 }  // namespace detail

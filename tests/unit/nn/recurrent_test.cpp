@@ -171,6 +171,26 @@ TEST_CASE("layers are stacked, learn, and stand in sequential, let and shared va
   for (std::size_t i = 0; i < once.size(); ++i) CHECK(twice[i] == 2 * once[i]);
 }
 
+TEST_CASE("the value of a let may be a recurrence of static length") {
+  const lstm<3, 5> first;
+  const gru<5, 5> second;
+  const auto squared = [](auto h) { return h * sum(h, dims<0>, keepdim); };
+  const auto x = randn<float>(extents<4, 2, 3>{});
+  static_assert(decltype(eval(second(first(x))))::static_shape == shape{3, {4, 2, 5}});
+  tape whole;
+  whole.backward(whole.eval(sum(let(second(first(x)), squared))));
+  const auto gradients = gradients_of(first);
+  zero_grad(first);
+  tape parts;
+  const auto h = parts.eval(second(first(x)));
+  parts.backward(parts.eval(sum(squared(h))));
+  CHECK(near(eval(let(second(first(x)), squared)), eval(squared(h)), 1e-6));
+  const auto expected = gradients_of(first);
+  for (std::size_t p = 0; p < expected.size(); ++p)
+    for (std::size_t i = 0; i < expected[p].size(); ++i)
+      CHECK(std::abs(gradients[p][i] - expected[p][i]) <= 1e-5f);
+}
+
 TEST_CASE("two layers of one type in an expression: both directions, two cells") {
   gru<3, 5> forward, backward;
   const auto x = randn<float>(extents<dyn, dyn, 3>{6, 2});

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT
+// What random models are made of (models.py), and their training: on one rank, and divided among several.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <weft/comm/threads.hpp>
+#include <weft/io/tensor_files.hpp>
+#include <weft/nn/mixture_of_experts.hpp>
+#include <weft/nn/recurrent.hpp>
+#include <weft/nn/repeat.hpp>
+#include <weft/optim/rmsprop.hpp>
+#include <weft/parallel/pipeline.hpp>
+#include <weft/parallel/schedule/named.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+#include <weft/weft.hpp>
+
+namespace models {
+
+using namespace weft;
+
+// Layers that keep the shape [..., C]. C and hidden sizes are static, or given at run time to `create`.
+
+template <class Inner>
+struct residual {
+  Inner inner;
+  auto operator()(expression auto x) const {
+    return let(x, [this](auto h) { return h + inner(h); });
+  }
+};
+template <class Norm, class Inner>
+struct normed {
+  Norm norm;
+  Inner inner;
+  auto operator()(expression auto x) const { return inner(norm(x)); }
+};
+template <class First, class Second>
+struct chain {
+  First first;
+  Second second;
+  auto operator()(expression auto x) const { return second(first(x)); }
+};
+template <class Inner>
+struct twice {  // one set of parameters, read at two places
+  Inner inner;
+  auto operator()(expression auto x) const { return inner(tanh(inner(x))); }
+};
+template <class Inner>
+struct frozen {  // parameters that never have a gradient
+  Inner inner;
+  auto operator()(expression auto x) const {
+    return let(x, [this](auto h) { return h + detach(inner(h)); });
+  }
+};
+template <index_t C, index_t H, class Activation>
+struct mlp {
+  linear<C, H, divided::columns<>> in;
+  linear<H, C, divided::rows<>> out;
+  auto operator()(expression auto x) const { return out(Activation{}(in(x))); }
+};
+template <index_t C, index_t H, class Activation>
+struct mlp_of_run_time_sizes {
+  linear<> in = linear<>::create(C, H), out = linear<>::create(H, C);
+  auto operator()(expression auto x) const { return out(Activation{}(in(x))); }
+};
+template <index_t C, index_t H>
+struct gated {
+  linear_without_bias<C, H, divided::columns<>> gate, up;
+  linear_without_bias<H, C, divided::rows<>> down;
+  auto operator()(expression auto x) const {
+    return let(x, [this](auto h) { return down(silu(gate(h)) * up(h)); });
+  }
+};
+template <index_t C>
+struct scaled {
+  parameter<extents<C>> scale = make_parameter(extents<C>{}, init::constant(1));
+  parameter<extents<C>> shift = make_parameter(extents<C>{}, init::normal(0.1));
+  auto operator()(expression auto x) const { return x * scale + shift; }
+};
+template <index_t C>
+struct mixing {
+  parameter<extents<C, C>> weight = make_parameter(extents<C, C>{}, init::normal(0.3));
+  auto operator()(expression auto x) const { return matmul(x, weight); }
+};
+template <index_t C, index_t Heads, bool Causal>
+struct attending {
+  linear<C, C, divided::columns<1>> q, k, v;
+  linear<C, C, divided::rows<>> o;
+  auto operator()(expression auto x) const {
+    return let(x, [this](auto h) {
+      const auto of = [](auto y) { return unflatten<-1>(y, Heads); };
+      if constexpr (Causal) return o(flatten<-2, -1>(attention<causal>(of(q(h)), of(k(h)), of(v(h)))));
+      else return o(flatten<-2, -1>(attention<!causal>(of(q(h)), of(k(h)), of(v(h)))));
+    });
+  }
+};
+template <index_t C, class Layer>
+struct over_time {  // of [B, T, C]
+  Layer layer;
+  auto operator()(expression auto x) const { return transpose<0, 1>(layer(transpose<0, 1>(x))); }
+};
+template <index_t C>
+struct convolved {  // of [B, T, C]
+  convolution1d<C, C, 3, conv_options{.padding = 1}> layer;
+  auto operator()(expression auto x) const { return transpose<1, 2>(layer(transpose<1, 2>(x))); }
+};
+struct self_gated {
+  auto operator()(expression auto x) const {
+    return let(x, [](auto h) { return h * softmax(h); });
+  }
+};
+template <index_t C>
+struct halves_swapped {
+  auto operator()(expression auto x) const {
+    return let(x, [](auto h) { return concat<-1>(slice<-1, C / 2, C>(h), slice<-1, 0, C / 2>(h)); });
+  }
+};
+struct summed_up {  // of [B, T, C]
+  auto operator()(expression auto x) const { return cumsum<1>(x) * 0.3f; }
+};
+struct dropped {
+  auto operator()(expression auto x) const { return dropout(x, 0.2f); }
+};
+template <index_t C, class Expert, int N, int Each>
+struct mixture {
+  mixture_of_experts<C, Expert> layer =
+      mixture_of_experts<C, Expert>::create(C, N, {.per_row = Each}, [] { return Expert(); });
+  auto operator()(expression auto x) const { return layer(x); }
+};
+template <class Inner>
+struct shared_by_two {
+  Inner inner;
+  auto operator()(expression auto x) const {
+    auto h = shared(inner(x));
+    return h * sigmoid(h);
+  }
+};
+template <class Block, int N>
+struct repeated {
+  repeat<Block> blocks{std::vector<Block>(N)};
+  auto operator()(expression auto x) const { return blocks(x); }
+};
+
+struct relu_fn { auto operator()(expression auto x) const { return relu(x); } };
+struct gelu_fn { auto operator()(expression auto x) const { return gelu(x); } };
+struct tanh_fn { auto operator()(expression auto x) const { return tanh(x); } };
+struct silu_fn { auto operator()(expression auto x) const { return silu(x); } };
+
+// Data: numbers of a micro-batch, the same in models.py.
+
+inline std::int64_t hashed(index_t number, index_t i, index_t salt, index_t below) {
+  const auto u = static_cast<std::uint64_t>(number * 7919 + i * 104729 + salt * 1299709 + 12345);
+  return static_cast<std::int64_t>((u * 2654435761u >> 9) % static_cast<std::uint64_t>(below));
+}
+template <class E>
+auto words_of(E e, index_t number, index_t below) {
+  return generate<std::int64_t>(e, [=](index_t i) { return hashed(number, i, 1, below); });
+}
+template <class E>
+auto labels_of(E e, index_t number, index_t below) {  // the first is not 0, which some losses ignore
+  return generate<std::int64_t>(
+      e, [=](index_t i) { return i ? hashed(number, i, 2, below) : 1 + hashed(number, i, 2, below - 1); });
+}
+template <class E>
+auto real_numbers(E e, index_t number, index_t salt) {
+  return generate<float>(
+      e, [=](index_t i) { return static_cast<float>(hashed(number, i, salt, 2001) - 1000) / 500.0f; });
+}
+
+// Training.
+
+struct setting {
+  std::string name;
+  int ranks = 1;
+  parallel_options options{};
+  int recompute = 0;
+};
+struct mesh_setting {
+  std::string name;
+  mesh_sizes sizes{};
+  std::string schedule;
+  bool deterministic = false;
+  int recompute = 0;
+};
+struct outcome {
+  std::vector<double> losses, norms;
+  std::vector<float> parameters;
+};
+
+inline void append_elements(std::vector<float>& to, const state_dict_t& from) {
+  for (const auto& [name, t] : from) {
+    const auto* x = static_cast<const float*>(t->memory.data());
+    to.insert(to.end(), x, x + t->extents.size());
+  }
+}
+
+/// A micro-batch as one statement, or as two.
+template <class Program>
+auto loss_of(auto& steps, const typename Program::model& m, index_t number) {
+  if constexpr (Program::statements == 2) {
+    const auto h = steps.eval(m.front(Program::input(number)));
+    return steps.eval(Program::loss(m.back(h), number));
+  } else {
+    return steps.eval(Program::loss(m.back(m.front(Program::input(number))), number));
+  }
+}
+
+/// A run by `bind`, from the first step to the parameters.
+template <class Program, class Run>
+outcome train(Run& run, typename Program::model& model, index_t data_ranks, int recompute) {
+  run.seed = 3;
+  run.recompute_programs = recompute;
+  outcome result;
+  const index_t each = Program::total / data_ranks;
+  for (int s = 0; s < Program::steps; ++s) {
+    const auto number = [&](index_t j) { return s * Program::total + run.micro_batch(j, each); };
+    const step_options o{.clip = Program::clip, .micro_batches = each};
+    if constexpr (Program::statements == 0) {
+      const auto r = run.step(
+          each,
+          [&](index_t j) {
+            return Program::loss(model.back(model.front(Program::input(number(j)))), number(j));
+          },
+          o);
+      result.losses.push_back(r.loss);
+      result.norms.push_back(r.norm);
+    } else {
+      std::vector<double> losses(static_cast<std::size_t>(Program::total));
+      for (index_t j = 0; j < each; ++j) {
+        const index_t g = run.micro_batch(j, each);
+        run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(g));
+        const auto quiet = run.no_sync(j + 1 < each);
+        tape steps(run);
+        const auto loss = loss_of<Program>(steps, model, number(j));
+        steps.backward(loss);
+        losses[static_cast<std::size_t>(g)] = loss.item();
+      }
+      run.groups().data().all_reduce(losses, reduction::sum, {.control = true}).wait();
+      double sum = 0;
+      for (const double l : losses) sum += l;
+      result.losses.push_back(sum / static_cast<double>(Program::total));
+      result.norms.push_back(run.step(o));
+    }
+  }
+  append_elements(result.parameters, run.full());
+  return result;
+}
+
+/// What all ranks find; `run_of(model, optimizer, ranks)` binds.
+template <class Program, class Bind>
+outcome train_on_ranks(int n, index_t data_ranks, int recompute, Bind run_of) {
+  std::vector<outcome> all(static_cast<std::size_t>(n));
+  run_ranks(n, [&](communicator& ranks) {
+    typename Program::model model;
+    initialize(model, 5);
+    auto optimizer = Program::optimizer();
+    auto run = run_of(model, optimizer, ranks);
+    all[static_cast<std::size_t>(ranks.rank())] = train<Program>(run, model, data_ranks, recompute);
+  });
+  for (const outcome& o : all)
+    if (o.losses != all[0].losses || o.parameters != all[0].parameters)
+      throw error("ranks have different results");
+  return all[0];
+}
+template <class Program>
+outcome train_on(const setting& s) {
+  return train_on_ranks<Program>(s.ranks, s.ranks, s.recompute, [&](auto& model, auto& optimizer, communicator& ranks) {
+    return bind<typename Program::precision>(model, optimizer, ranks, s.options);
+  });
+}
+/// On a mesh with the axes of Plan, of stages or of ranks that divide layers.
+template <class Program, class Plan>
+outcome train_on_mesh(const mesh_setting& s) {
+  const int n = static_cast<int>(s.sizes.ranks());
+  const index_t data_ranks = s.sizes.dp * s.sizes.fsdp;
+  return train_on_ranks<Program>(n, data_ranks, s.recompute, [&](auto& model, auto& optimizer, communicator& ranks) {
+    if constexpr (Plan::strategy_type::has(mesh_axis::pp)) {
+      parallel_options o = Plan::strategy_type::options(s.sizes);
+      o.deterministic = s.deterministic;
+      return bind<Plan>(model, optimizer, ranks, o, pipeline_options{.schedule = [name = s.schedule](int p, int m) {
+                          return pipeline::schedule_named(name, p, m);
+                        }});
+    } else {
+      return bind<Plan>(model, optimizer, ranks, s.sizes);
+    }
+  });
+}
+
+/// Without bind: a tape, gradients of all micro-batches, an optimizer.
+template <class Program>
+outcome train_alone(const std::string& folder) {
+  typename Program::model model;
+  initialize(model, 5);
+  if (!folder.empty()) io::save(folder + "/" + Program::name + ".before.safetensors", state_dict(model));
+  auto optimizer = Program::optimizer();
+  context_in<typename Program::precision> c;
+  outcome result;
+  for (int s = 0; s < Program::steps; ++s) {
+    double sum = 0;
+    for (index_t g = 0; g < Program::total; ++g) {
+      tape steps(c);
+      const auto loss = loss_of<Program>(steps, model, s * Program::total + g);
+      steps.backward(loss);
+      sum += loss.item();
+    }
+    result.losses.push_back(sum / static_cast<double>(Program::total));
+    const double n = static_cast<double>(Program::total);
+    if (Program::clip > 0)  // the gradients are sums
+      result.norms.push_back(clip_grad_norm(model, Program::clip * n) / n);
+    optimizer.step(model, 1 / n);
+  }
+  append_elements(result.parameters, named_parameters(model));
+  if (!folder.empty()) io::save(folder + "/" + Program::name + ".after.safetensors", state_dict(model));
+  return result;
+}
+
+/// The largest relative difference, up to where a training diverges.
+inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double most = 0;
+  for (std::size_t i = 0; i < a.size() && !(std::abs(a[i]) > 100); ++i)
+    most = std::max(most, std::isfinite(a[i]) ? std::abs(a[i] - b[i]) / std::max(1.0, std::abs(a[i])) : INFINITY);
+  return most;
+}
+
+inline void complain(const std::string& who, const std::string& what) {
+  std::printf("%s wrong: %s\n", who.c_str(), what.c_str());
+}
+
+/// Prints what differs from the training of one rank, whose bits it must have, or up to the order of sums.
+template <class Program>
+void compare(const std::string& setting, bool same_bits, const outcome& of, const outcome& one) {
+  const double losses = difference(one.losses, of.losses), norms = difference(one.norms, of.norms);
+  if (same_bits && (of.losses != one.losses || of.norms != one.norms || of.parameters != one.parameters))
+    complain(Program::name, setting + ": other bits than one rank: losses " + std::to_string(losses) +
+                                ", norms " + std::to_string(norms));
+  if (!(losses < Program::tolerance))
+    complain(Program::name, setting + ": losses differ by " + std::to_string(losses));
+}
+
+template <class F>
+void guarded(const std::string& program, const std::string& setting, F f) {
+  try {
+    f();
+  } catch (const std::exception& e) {
+    complain(program, setting + ": throws " + e.what());
+  }
+}
+
+template <class Program, class Plan = void>
+void check(const std::vector<setting>& settings, const std::vector<mesh_setting>& meshes,
+           const std::string& folder) {
+  const std::string name = Program::name;
+  outcome one, alone;
+  guarded(name, "one rank", [&] {
+    one = train_on<Program>({"one rank", 1, {.deterministic = true}, 0});
+  });
+  for (const setting& s : settings)
+    guarded(name, s.name, [&] {
+      const bool same = s.options.deterministic && s.options.keeps_bits(s.ranks, Program::total / s.ranks);
+      compare<Program>(s.name, same, train_on<Program>(s), one);
+    });
+  if constexpr (!std::is_void_v<Plan>)
+    for (const mesh_setting& s : meshes)
+      guarded(name, s.name, [&] {
+        compare<Program>(s.name, s.deterministic, train_on_mesh<Program, Plan>(s), one);
+      });
+  guarded(name, "alone", [&] {
+    alone = train_alone<Program>(folder);
+    if (!Program::draws) compare<Program>("alone", false, alone, one);
+  });
+  std::printf("%s losses", name.c_str());
+  for (const double l : alone.losses) std::printf(" %.9g", l);
+  std::printf("\n%s done\n", name.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace models
