@@ -108,7 +108,7 @@ template <class Run>
 std::string first_non_finite(Run& run, const settings& s, const step_batches& batches, index_t micro_batch) {
   const state_dict_t whole = run.full();
   const mesh_sizes sizes = mesh_of(s, run.ranks().size());
-  for (const mesh_axis a : {mesh_axis::pp, mesh_axis::tp})
+  for (const mesh_axis a : {mesh_axis::pp, mesh_axis::cp, mesh_axis::tp})
     if (sizes.coordinate(run.ranks().rank(), a) > 0) return "";
   for (std::size_t j = 0; j < batches.size(); ++j) {
     if (run.micro_batch(static_cast<index_t>(j), s.accumulate) != micro_batch) continue;

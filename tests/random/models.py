@@ -28,22 +28,24 @@ class Model:
     def __init__(self, seed, number):
         self.rng = r = random.Random(f"{seed}/{number}")
         self.name = f"m{number}"
-        kind = r.choice(("data", "stages", "layers"))
-        self.divides, self.is_staged = kind == "layers", kind == "stages"  # a dim of the static extent 1 is not divided
+        self.kind = r.choice(("data", "stages", "stages", "layers", "layers", "sequence", "positions", "experts"))
+        self.divides = self.kind in ("layers", "sequence")  # no dims of the static extent 1
         self.heads = r.choice((1, 2, 3, 4))
         self.c = self.heads * r.choice((2, 3, 5, 8) if self.divides else (1, 2, 3, 5, 8))
         self.batch, self.positions = r.choice((1, 2, 3, 5)), r.choice((1, 2, 4, 5, 7))
         self.words = r.choice((3, 7, 11, 60))
         self.out = r.choice((1, 2, 3, 7))
-        self.tokens = r.random() < 0.6
+        self.tokens = r.random() < 0.6 or self.kind in ("sequence", "positions")
         self.tied = self.tokens and r.random() < 0.5
         self.dynamic = r.random() < 0.4
         self.layers = [self.layer(3) for _ in range(r.randint(1, 4))]
-        if self.is_staged:  # only what one block gives the next may cross stages
+        if self.kind == "experts":
+            self.layers.insert(r.randint(0, len(self.layers)), self.mixture())
+        if self.kind == "stages":  # only what one block gives the next may cross stages
             self.blocks = r.randint(2, 5)
             self.layers.insert(r.randint(0, len(self.layers)), ("repeated", self.layer(2), self.blocks))
         self.back = [self.layer(2) for _ in range(r.randint(0, 2))]
-        self.loss = r.choice(("labels", "labels", "ignored", "smooth")) if self.tokens else r.choice(("mse", "huber", "probabilities", "l1"))
+        self.loss = r.choice(("labels", "labels", "ignored", "smooth") if self.kind != "positions" else ("labels", "smooth")) if self.tokens else r.choice(("mse", "huber", "probabilities", "l1"))
         self.statements = r.choice((0, 0, 1, 2))
         self.total = r.choice((1, 2, 3, 4, 4, 6, 8))
         self.clip = r.choice((0, 0, 0.05, 0.5))
@@ -52,13 +54,15 @@ class Model:
         self.steps = 4
         self.settings = [self.setting() for _ in range(5)]
         self.plan, self.meshes = None, []
-        if self.divides:
-            self.plan = r.choice(("tp<>", "dp, tp<>"))
-            self.meshes = [self.layer_mesh() for _ in range(2)]
-        elif self.is_staged:
-            self.statements = 0
+        if self.kind == "stages":
             self.plan = r.choice(("pp<>", "pp<>, dp", "pp<>, fsdp<1>", "pp<>, fsdp<3>"))
-            self.meshes = [self.stage_mesh() for _ in range(3)]
+        elif self.kind != "data":
+            axis = {"layers": ("tp<>",), "sequence": ("tp<activations::by_positions>",), "positions": ("cp<>", "cp<ulysses>"), "experts": ("ep",)}
+            self.plan = r.choice(("", "dp, ", "fsdp<2>, ")) + r.choice(axis[self.kind])
+        if self.kind in ("stages", "positions"):
+            self.statements = 0
+        if self.plan:
+            self.meshes = [self.stage_mesh() if self.kind == "stages" else self.mesh() for _ in range(2)]
 
     def layer(self, depth):
         """(name, parameters...) of a layer that keeps the shape."""
@@ -66,14 +70,17 @@ class Model:
         hidden = r.choice((5, 8, 13) if self.divides else (1, 2, 5, 8, 13))
         leaves = [("mlp", hidden, r.choice(list(ACTIVATIONS)))] * 3 + [
             ("mlp_of_run_time_sizes", hidden, r.choice(list(ACTIVATIONS))), ("gated", hidden), ("scaled",), ("mixing",),
-            ("self_gated",), ("dropped",)]
+            ("self_gated",)]
+        if self.kind != "positions":  # random numbers of a position depend on its rank
+            leaves += [("dropped",)]
         if not self.divides:
-            experts = r.randint(1, 4)
-            leaves += [("mixture", ("mlp", hidden, r.choice(list(ACTIVATIONS))), experts, r.randint(1, experts))]
+            leaves += [self.mixture()]
         if self.c > 1:
             leaves += [("halves_swapped",), ("layer_normalization",), ("rms_normalization",)]
         if self.tokens:
-            leaves += [("attending", r.random() < 0.7)] * 2 + [("over_time", r.choice(("gru", "lstm"))), ("convolved",), ("summed_up",)]
+            leaves += [("attending", r.random() < 0.7)] * 2
+        if self.tokens and self.kind not in ("sequence", "positions"):
+            leaves += [("over_time", r.choice(("gru", "lstm"))), ("convolved",), ("summed_up",)]
         kind = r.random()
         if depth == 0 or kind < 0.3:
             return r.choice(leaves)
@@ -90,15 +97,27 @@ class Model:
             return ("shared_by_two", inner)
         if kind < 0.86:
             return ("frozen", inner)
-        is_nested = self.is_staged or contains(inner, "repeated")
+        is_nested = self.kind == "stages" or contains(inner, "repeated")
         return ("residual", inner) if is_nested else ("repeated", inner, r.randint(1, 3))
 
-    def layer_mesh(self):
+    def mixture(self):
         r = self.rng
-        tp = r.choice([n for n in (1, 2, 3, 4) if self.heads % n == 0])
-        dp = r.choice([n for n in (1, 2) if self.total % n == 0]) if "dp" in self.plan else 1
+        experts = r.randint(1, 4)
+        return ("mixture", ("mlp", r.choice((2, 5, 8)), r.choice(list(ACTIVATIONS))), experts, r.randint(1, experts))
+
+    def mesh(self):
+        r = self.rng
+        axis = {"layers": "tp", "sequence": "tp", "positions": "cp", "experts": "ep"}[self.kind]
+        fits = {"tp": lambda n: self.heads % n == 0 and n <= self.words, "cp": lambda n: n <= self.positions, "ep": lambda n: self.total % n == 0}[axis]
+        n = r.choice([n for n in (1, 2, 3, 4) if fits(n)])
+        left = self.total // n if axis == "ep" else self.total
+        data = next((a for a in ("fsdp", "dp") if a in self.plan), None)
+        sizes = {axis: n}
+        if data:
+            sizes = {data: r.choice([m for m in (1, 2) if left % m == 0]), **sizes}
         recompute = r.choice((0, 0, 100))
-        return f'{{"dp {dp}, tp {tp}, recompute {recompute}", {{.dp = {dp}, .tp = {tp}}}, "", false, {recompute}}}'
+        text = ", ".join(f".{a} = {n}" for a, n in sizes.items())
+        return f'{{"{text}, recompute {recompute}", {{{text}}}, "", false, {recompute}}}'
 
     def stage_mesh(self):
         r = self.rng
@@ -182,14 +201,14 @@ class Model:
                           else f"extents<{', '.join(map(str, shape + tuple(dims)))}>{{}}")
         if self.tokens:
             x = f"words_of({e(())}, number, {self.words})"
-            labels = f"labels_of({e(())}, number, {self.words})"
-            loss = {"labels": f"cross_entropy(y, {labels})", "ignored": f"cross_entropy<reduction_kind::mean, 0>(y, {labels})",
-                    "smooth": f"cross_entropy<reduction_kind::mean, ignored_label, per_million<100'000>>(y, {labels})"}[self.loss]
+            target = f"labels_of({e(())}, number, {self.words})"
+            loss = {"labels": "cross_entropy(y, t)", "ignored": "cross_entropy<reduction_kind::mean, 0>(y, t)",
+                    "smooth": "cross_entropy<reduction_kind::mean, ignored_label, per_million<100'000>>(y, t)"}[self.loss]
         else:
             x = f"real_numbers({e((3,))}, number, 1)"
-            t = f"real_numbers({e((self.out,))}, number, 2)"
-            loss = {"mse": f"mse_loss(y, {t})", "huber": f"huber_loss(y, {t}, 0.7)", "l1": f"l1_loss(y, {t})",
-                    "probabilities": f"cross_entropy(y, softmax({t}))"}[self.loss]
+            target = f"real_numbers({e((self.out,))}, number, 2)"
+            loss = {"mse": "mse_loss(y, t)", "huber": "huber_loss(y, t, 0.7)", "l1": "l1_loss(y, t)",
+                    "probabilities": "cross_entropy(y, softmax(t))"}[self.loss]
         members = "\n".join(f"    {t} {n};" for t, n in self.members())
         return f"""
 struct {self.name} {{
@@ -201,12 +220,13 @@ struct {self.name} {{
   using precision = weft::precision::{self.precision};
   static constexpr auto name = "{self.name}";
   static constexpr int statements = {self.statements}, steps = {self.steps};
-  static constexpr index_t total = {self.total};
+  static constexpr index_t total = {self.total}, positions = {self.positions};
   static constexpr bool draws = {str(self.draws()).lower()};
   static constexpr double clip = {self.clip}, tolerance = {"2e-2" if self.precision == "bf16" else "2e-5"};
   static auto optimizer() {{ return {OPTIMIZERS[self.optimizer][0]}; }}
   static auto input(index_t number) {{ return {x}; }}
-  static auto loss(expression auto y, [[maybe_unused]] index_t number) {{ return {loss}; }}
+  static auto target(index_t number) {{ return {target}; }}
+  static auto loss(expression auto y, expression auto t) {{ return {loss}; }}
 }};
 """
 
@@ -231,26 +251,37 @@ OPTIMIZERS = {
 }
 
 
-def build(models, at, o):
-    source = at / (models[0].name + ".cpp")
-    source.write_text('#include "training.hpp"\n\nnamespace models {\n' + "".join(m.text() for m in models) +
-                      "}  // namespace models\n\nint main(int, char** argv) {\n  using namespace models;\n  const std::string folder = argv[1];\n" +
-                      "".join(m.calls() for m in models) + "}\n")
-    binary = source.with_suffix("")
-    done = subprocess.run([o.compiler, "-std=c++20", "-Wno-psabi", "-DWEFT_WITH_TBB=1", "-DWEFT_VERIFY=1", f"-I{o.include}", f"-I{HERE}", *shlex.split(o.flags),
-                           str(source), "-o", str(binary), *shlex.split(o.libraries)], capture_output=True, text=True, check=False)
+def compiler_call(o, at):
+    """What compiles all models: with the headers, read once where the compiler finds that by itself."""
+    call = [o.compiler, "-std=c++20", "-Wno-psabi", "-DWEFT_WITH_TBB=1", "-DWEFT_VERIFY=1", f"-I{o.include}", f"-I{HERE}", *shlex.split(o.flags)]
+    if "clang" in o.compiler:
+        return [*call, "-fconstexpr-steps=100000000"]
+    precompiled = at / "precompiled"
+    precompiled.mkdir(exist_ok=True)
+    done = subprocess.run([*call, "-x", "c++-header", str(HERE / "training.hpp"), "-o", str(precompiled / "training.hpp.gch")],
+                          capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [l for l in done.stderr.splitlines() if "error" in l][:3]
-        return [f"{models[0].name} wrong: does not compile: {l[:400]}" for l in lines], {}
+        sys.exit(done.stderr)
+    return [call[0], f"-I{precompiled}", *call[1:]]
+
+
+def trained(m, call, at, o):
+    """What is wrong with a model, and the losses of its training; those are none if it did not run."""
+    source = at / f"{m.name}.cpp"
+    source.write_text(f'#include "training.hpp"\n\nnamespace models {{\n{m.text()}}}  // namespace models\n\nint main(int, char** argv) {{\n'
+                      f"  using namespace models;\n  const std::string folder = argv[1];\n{m.calls()}}}\n")
+    binary = source.with_suffix("")
+    done = subprocess.run([*call, str(source), "-o", str(binary), *shlex.split(o.libraries)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [f"{m.name} wrong: does not compile: {l[:400]}" for l in done.stderr.splitlines() if "error" in l][:3], []
     try:
         run = subprocess.run([str(binary), str(at)], capture_output=True, text=True, timeout=o.timeout, check=False)
     except subprocess.TimeoutExpired:
-        return [f"{models[0].name} wrong: timed out"], {}
+        return [f"{m.name} wrong: timed out"], []
     wrong = [l for l in run.stdout.splitlines() if " wrong: " in l]
-    for m in models:
-        if f"{m.name} done" not in run.stdout:
-            wrong.append(f"{m.name} wrong: ended with {run.returncode}: {run.stderr[-300:]}")
-    losses = {l.split()[0]: [float(x) for x in l.split()[2:]] for l in run.stdout.splitlines() if re.match(r"m\d+ losses", l)}
+    if f"{m.name} done" not in run.stdout:
+        wrong.append(f"{m.name} wrong: ended with {run.returncode}: {run.stderr[-300:]}")
+    losses = [float(x) for l in run.stdout.splitlines() if re.match(r"m\d+ losses", l) for x in l.split()[2:]]
     if not o.keep and not wrong:
         binary.unlink()
         source.unlink()
@@ -275,12 +306,12 @@ def main():
     at = pathlib.Path(o.build or tempfile.mkdtemp(prefix="weft_models_"))
     at.mkdir(parents=True, exist_ok=True)
     models = [Model(o.seed, i) for i in range(o.first, o.first + o.models)]
-    failures = 0
+    failures, call = 0, compiler_call(o, at)
     with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        for m, (wrong, losses) in zip(models, pool.map(lambda m: build([m], at, o), models)):
-            if o.pytorch and m.name in losses and not m.draws() and m.precision == "f32":
+        for m, (wrong, losses) in zip(models, pool.map(lambda m: trained(m, call, at, o), models)):
+            if o.pytorch and losses and not m.draws() and m.precision == "f32":
                 import models_pytorch
-                wrong += models_pytorch.differences(m, losses[m.name], at)
+                wrong += models_pytorch.differences(m, losses, at)
             failures += bool(wrong)
             for line in wrong:
                 print(line, flush=True)

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,12 @@
 #include <weft/nn/recurrent.hpp>
 #include <weft/nn/repeat.hpp>
 #include <weft/optim/rmsprop.hpp>
+#include <weft/parallel/context_parallel.hpp>
+#include <weft/parallel/expert_parallel.hpp>
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/schedule/named.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
+#include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>
 
 namespace models {
@@ -203,29 +208,48 @@ template <class Program>
 auto loss_of(auto& steps, const typename Program::model& m, index_t number) {
   if constexpr (Program::statements == 2) {
     const auto h = steps.eval(m.front(Program::input(number)));
-    return steps.eval(Program::loss(m.back(h), number));
+    return steps.eval(Program::loss(m.back(h), Program::target(number)));
   } else {
-    return steps.eval(Program::loss(m.back(m.front(Program::input(number))), number));
+    return steps.eval(Program::loss(m.back(m.front(Program::input(number))), Program::target(number)));
   }
 }
-
-/// A run by `bind`, from the first step to the parameters.
+/// The loss of what a rank has of the positions.
 template <class Program, class Run>
-outcome train(Run& run, typename Program::model& model, index_t data_ranks, int recompute) {
+auto loss_of_part(Run& run, const typename Program::model& m, index_t number) {
+  const context_part own = run.part_of_context(Program::positions);
+  return Program::loss(m.back(m.front(own.of(Program::input(number)))), own.of(Program::target(number)));
+}
+
+/// The steps of a run: all, or those up to a checkpoint in `folder`, or those after it.
+struct part_of_run {
+  int first = 0, last = 0;
+  std::string folder{};
+};
+
+/// A run by `bind`, to the parameters.
+template <class Program, bool DividesPositions, class Run>
+outcome train(Run& run, typename Program::model& model, index_t data_ranks, int recompute,
+              const part_of_run& part) {
   run.seed = 3;
   run.recompute_programs = recompute;
   outcome result;
   const index_t each = Program::total / data_ranks;
-  for (int s = 0; s < Program::steps; ++s) {
+  const auto loss = [&](index_t number) {
+    if constexpr (DividesPositions) return loss_of_part<Program>(run, model, number);
+    else return Program::loss(model.back(model.front(Program::input(number))), Program::target(number));
+  };
+  std::optional<checkpointer<Run>> saves;
+  if (!part.folder.empty()) {
+    if constexpr (requires { run.prepare(loss(0), each); }) run.prepare(loss(0), each);
+    saves.emplace(part.folder, run);
+    if (saves->load().value_or(run_position{}).step != part.first) throw error("another position");
+  }
+  for (int s = part.first; s < part.last; ++s) {
     const auto number = [&](index_t j) { return s * Program::total + run.micro_batch(j, each); };
     const step_options o{.clip = Program::clip, .micro_batches = each};
     if constexpr (Program::statements == 0) {
       const auto r = run.step(
-          each,
-          [&](index_t j) {
-            return Program::loss(model.back(model.front(Program::input(number(j)))), number(j));
-          },
-          o);
+          each, [&](index_t j) { return loss(number(j)); }, o);
       result.losses.push_back(r.loss);
       result.norms.push_back(r.norm);
     } else {
@@ -246,20 +270,25 @@ outcome train(Run& run, typename Program::model& model, index_t data_ranks, int 
       result.norms.push_back(run.step(o));
     }
   }
+  if (saves) {
+    saves->save({.step = part.last});
+    saves->finish();
+  }
   append_elements(result.parameters, run.full());
   return result;
 }
 
 /// What all ranks find; `run_of(model, optimizer, ranks)` binds.
-template <class Program, class Bind>
-outcome train_on_ranks(int n, index_t data_ranks, int recompute, Bind run_of) {
+template <class Program, bool DividesPositions, class Bind>
+outcome train_on_ranks(int n, index_t data_ranks, int recompute, const part_of_run& part, Bind run_of) {
   std::vector<outcome> all(static_cast<std::size_t>(n));
   run_ranks(n, [&](communicator& ranks) {
     typename Program::model model;
-    initialize(model, 5);
+    initialize(model, part.first == 0 ? 5 : 6);  // what a checkpoint replaces
     auto optimizer = Program::optimizer();
     auto run = run_of(model, optimizer, ranks);
-    all[static_cast<std::size_t>(ranks.rank())] = train<Program>(run, model, data_ranks, recompute);
+    all[static_cast<std::size_t>(ranks.rank())] =
+        train<Program, DividesPositions>(run, model, data_ranks, recompute, part);
   });
   for (const outcome& o : all)
     if (o.losses != all[0].losses || o.parameters != all[0].parameters)
@@ -267,27 +296,31 @@ outcome train_on_ranks(int n, index_t data_ranks, int recompute, Bind run_of) {
   return all[0];
 }
 template <class Program>
-outcome train_on(const setting& s) {
-  return train_on_ranks<Program>(s.ranks, s.ranks, s.recompute, [&](auto& model, auto& optimizer, communicator& ranks) {
-    return bind<typename Program::precision>(model, optimizer, ranks, s.options);
-  });
+outcome train_on(const setting& s, const part_of_run& part = {0, Program::steps}) {
+  return train_on_ranks<Program, false>(
+      s.ranks, s.ranks, s.recompute, part, [&](auto& model, auto& optimizer, communicator& ranks) {
+        return bind<typename Program::precision>(model, optimizer, ranks, s.options);
+      });
 }
-/// On a mesh with the axes of Plan, of stages or of ranks that divide layers.
+/// On a mesh with the axes of Plan.
 template <class Program, class Plan>
-outcome train_on_mesh(const mesh_setting& s) {
+outcome train_on_mesh(const mesh_setting& s, const part_of_run& part = {0, Program::steps}) {
   const int n = static_cast<int>(s.sizes.ranks());
-  const index_t data_ranks = s.sizes.dp * s.sizes.fsdp;
-  return train_on_ranks<Program>(n, data_ranks, s.recompute, [&](auto& model, auto& optimizer, communicator& ranks) {
-    if constexpr (Plan::strategy_type::has(mesh_axis::pp)) {
-      parallel_options o = Plan::strategy_type::options(s.sizes);
-      o.deterministic = s.deterministic;
-      return bind<Plan>(model, optimizer, ranks, o, pipeline_options{.schedule = [name = s.schedule](int p, int m) {
-                          return pipeline::schedule_named(name, p, m);
-                        }});
-    } else {
-      return bind<Plan>(model, optimizer, ranks, s.sizes);
-    }
-  });
+  const index_t data_ranks = s.sizes.dp * s.sizes.fsdp * s.sizes.ep;
+  constexpr bool divides_positions = Plan::strategy_type::has(mesh_axis::cp);
+  return train_on_ranks<Program, divides_positions>(
+      n, data_ranks, s.recompute, part, [&](auto& model, auto& optimizer, communicator& ranks) {
+        if constexpr (Plan::strategy_type::has(mesh_axis::pp)) {
+          parallel_options o = Plan::strategy_type::options(s.sizes);
+          o.deterministic = s.deterministic;
+          return bind<Plan>(model, optimizer, ranks, o,
+                            pipeline_options{.schedule = [name = s.schedule](int p, int m) {
+                              return pipeline::schedule_named(name, p, m);
+                            }});
+        } else {
+          return bind<Plan>(model, optimizer, ranks, s.sizes);
+        }
+      });
 }
 
 /// Without bind: a tape, gradients of all micro-batches, an optimizer.
@@ -323,7 +356,8 @@ inline double difference(const std::vector<double>& a, const std::vector<double>
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
   for (std::size_t i = 0; i < a.size() && !(std::abs(a[i]) > 100); ++i)
-    most = std::max(most, std::isfinite(a[i]) ? std::abs(a[i] - b[i]) / std::max(1.0, std::abs(a[i])) : INFINITY);
+    most = std::max(most, std::isfinite(a[i]) ? std::abs(a[i] - b[i]) / std::max(1.0, std::abs(a[i]))
+                                              : INFINITY);
   return most;
 }
 
@@ -351,6 +385,25 @@ void guarded(const std::string& program, const std::string& setting, F f) {
   }
 }
 
+/// The steps up to a checkpoint by `before`, and the others by `after`.
+template <class Program, class Before, class After>
+outcome resumed(const std::string& folder, int at, Before before, After after) {
+  const std::filesystem::path saved = std::filesystem::path(folder) / (std::string(Program::name) + ".saved");
+  std::filesystem::remove_all(saved);
+  outcome all = before(part_of_run{0, at, saved.string()});
+  const outcome rest = after(part_of_run{at, Program::steps, saved.string()});
+  all.losses.insert(all.losses.end(), rest.losses.begin(), rest.losses.end());
+  all.norms.insert(all.norms.end(), rest.norms.begin(), rest.norms.end());
+  all.parameters = rest.parameters;
+  std::filesystem::remove_all(saved);
+  return all;
+}
+
+template <class Program>
+bool has_bits_of_one_rank(const setting& s) {
+  return s.options.deterministic && s.options.keeps_bits(s.ranks, Program::total / s.ranks);
+}
+
 template <class Program, class Plan = void>
 void check(const std::vector<setting>& settings, const std::vector<mesh_setting>& meshes,
            const std::string& folder) {
@@ -359,16 +412,44 @@ void check(const std::vector<setting>& settings, const std::vector<mesh_setting>
   guarded(name, "one rank", [&] {
     one = train_on<Program>({"one rank", 1, {.deterministic = true}, 0});
   });
-  for (const setting& s : settings)
-    guarded(name, s.name, [&] {
-      const bool same = s.options.deterministic && s.options.keeps_bits(s.ranks, Program::total / s.ranks);
-      compare<Program>(s.name, same, train_on<Program>(s), one);
-    });
+  const setting* before = nullptr;  // a checkpoint of each is loaded by the next
+  for (const setting& s : settings) {
+    guarded(name, s.name,
+            [&] { compare<Program>(s.name, has_bits_of_one_rank<Program>(s), train_on<Program>(s), one); });
+    if (before)
+      guarded(name, before->name + ", then " + s.name, [&] {
+        const outcome o = resumed<Program>(
+            folder, 1 + s.ranks % (Program::steps - 1),
+            [&](const part_of_run& part) { return train_on<Program>(*before, part); },
+            [&](const part_of_run& part) { return train_on<Program>(s, part); });
+        compare<Program>(before->name + ", then " + s.name,
+                         has_bits_of_one_rank<Program>(*before) && has_bits_of_one_rank<Program>(s), o, one);
+      });
+    before = &s;
+  }
   if constexpr (!std::is_void_v<Plan>)
-    for (const mesh_setting& s : meshes)
+    for (const mesh_setting& s : meshes) {
       guarded(name, s.name, [&] {
         compare<Program>(s.name, s.deterministic, train_on_mesh<Program, Plan>(s), one);
       });
+      guarded(name, s.name + ", then one rank", [&] {
+        const outcome o = resumed<Program>(
+            folder, 2, [&](const part_of_run& part) { return train_on_mesh<Program, Plan>(s, part); },
+            [&](const part_of_run& part) {
+              return train_on<Program>({"", 1, {.deterministic = s.deterministic}, 0}, part);
+            });
+        compare<Program>(s.name + ", then one rank", s.deterministic, o, one);
+      });
+      guarded(name, "one rank, then " + s.name, [&] {
+        const outcome o = resumed<Program>(
+            folder, 1,
+            [&](const part_of_run& part) {
+              return train_on<Program>({"", 1, {.deterministic = s.deterministic}, 0}, part);
+            },
+            [&](const part_of_run& part) { return train_on_mesh<Program, Plan>(s, part); });
+        compare<Program>("one rank, then " + s.name, s.deterministic, o, one);
+      });
+    }
   guarded(name, "alone", [&] {
     alone = train_alone<Program>(folder);
     if (!Program::draws) compare<Program>("alone", false, alone, one);

@@ -60,11 +60,11 @@ class bound_run : public Context {
   /// micro-batches j = 0, 1, ..., m - 1 of this rank, runs a backward pass for each, and updates the
   /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m.
   /// `loss` is called once for each j, in order. Random numbers of a micro-batch depend only on `seed`, the
-  /// optimizer's `steps` and micro_batch(j, m). Sends one message more than a loop written by hand, for the
-  /// mean loss. With `o.graph`, a device that records executes steps whose losses differ in the elements of
-  /// their operands alone as one recorded step (docs/devices.md). Throws like `step`, and non_finite_error if
-  /// `o.finite` and a loss is not finite; the run must not continue then. If `loss` throws on all ranks, the
-  /// next step(m, loss) begins without the gradients of this one.
+  /// optimizer's `steps`, micro_batch(j, m), and the rank along cp. Sends one message more than a loop
+  /// written by hand, for the mean loss. With `o.graph`, a device that records executes steps whose losses
+  /// differ in the elements of their operands alone as one recorded step (docs/devices.md). Throws like
+  /// `step`, and non_finite_error if `o.finite` and a loss is not finite; the run must not continue then. If
+  /// `loss` throws on all ranks, the next step(m, loss) begins without the gradients of this one.
   ///   auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
   template <class Loss>
     requires std::invocable<Loss&, index_t>

@@ -96,11 +96,19 @@ class distributed_context : public context {
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch);
 
-  /// The number of this rank's `index`-th micro-batch among those of all ranks in a step. Depends on when
-  /// gradients are reduced, so that sums are the same on any number of ranks.
+  /// The number of this rank's `index`-th micro-batch among those of all ranks in a step. Ranks that divide
+  /// the positions of sequences (axis cp), layers or stages have the same ones. Depends on when gradients are
+  /// reduced, so that sums are the same on any number of ranks.
   index_t micro_batch(index_t index, index_t per_rank) const {
-    const communicator& data = data_ranks();
-    return options_.reduces_each() ? index * data.size() + data.rank() : data.rank() * per_rank + index;
+    const index_t divided = options_.context_ranks, experts = options_.expert_ranks;
+    const index_t rank = data_ranks().rank(), size = data_ranks().size() / divided;
+    const index_t among = rank / (divided * experts) * experts + rank % experts;
+    return options_.reduces_each() ? index * size + among : among * per_rank + index;
+  }
+  /// As context::begin_micro_batch, for the number of a micro-batch; ranks that divide its positions draw
+  /// different numbers.
+  void begin_micro_batch(std::uint64_t step, std::uint64_t batch) {
+    context::begin_micro_batch(step, static_cast<std::uint64_t>(part_of(static_cast<index_t>(batch))));
   }
 
   /// Complete copies of all parameters, then of all buffers, by name. Collective.
@@ -234,6 +242,11 @@ class distributed_context : public context {
 
   /// The ranks that process different data.
   virtual communicator& data_ranks() const { return groups().data(); }
+  /// The number of what this rank computes of a micro-batch, among the parts of all of a step.
+  index_t part_of(index_t micro_batch) const {
+    const index_t divided = options_.context_ranks;
+    return micro_batch * divided + data_ranks().rank() / options_.expert_ranks % divided;
+  }
   /// Completes the gradients of a step.
   virtual void deliver_gradients() {
     if (hooks_) parallel_->deliver_gradients();

@@ -38,6 +38,24 @@ TEST_CASE("positions divided on the stages of a pipeline") {
   trains_as_one_rank<policy<strategy::mesh<pp<>, dp, cp<>>>>(one, {.pp = 2, .dp = 2, .cp = 2});
 }
 
+TEST_CASE(
+    "ranks that divide positions have micro-batches of one number, and draw different numbers in them") {
+  for (const mesh_sizes& n : {mesh_sizes{.pp = 2, .cp = 2}, {.pp = 2, .dp = 2, .cp = 2}})
+    run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
+      auto model = gpt2::model<>::create(small);
+      sgd optimizer;
+      auto run = bind<policy<strategy::mesh<pp<>, dp, cp<>>>>(model, optimizer, ranks, n);
+      const int at = n.coordinate(ranks.rank(), mesh_axis::dp);
+      for (index_t j = 0; j < 3; ++j) CHECK(run.micro_batch(j, 3) == 3 * at + j);
+      run.begin_micro_batch(5, 1);
+      std::vector<double> drawn(static_cast<std::size_t>(n.cp));
+      drawn[static_cast<std::size_t>(n.coordinate(ranks.rank(), mesh_axis::cp))] =
+          static_cast<double>(run.next_random() >> 20);
+      ranks.all_reduce(drawn, reduction::sum).wait();
+      CHECK(drawn[0] != drawn[1]);
+    });
+}
+
 namespace {
 /// The loss and norm of a step of three batches: of `m` for each rank that processes other data, the second
 /// of which has one, and says so before the step or, with `in_loss`, in it.

@@ -62,9 +62,6 @@ outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c 
   run.set_scaler(scaler);
   run.recompute_programs = with.recompute;
   const int copies = n.dp * n.fsdp * n.ep, micro = batches / copies;
-  const int coordinate =
-      n.coordinate(ranks.rank(), mesh_axis::dp) * n.fsdp + n.coordinate(ranks.rank(), mesh_axis::fsdp);
-  const int data = coordinate * n.ep + n.coordinate(ranks.rank(), mesh_axis::ep);
   outcome o;
   const auto loss_of = [&](index_t number) {
     const tokens x = batch(number, 0, with.where), y = batch(number, 1, with.where);
@@ -76,8 +73,8 @@ outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c 
     }
   };
   for (int step = 0; step < with.steps; ++step) {
-    const step_result r =
-        run.step(micro, [&](index_t j) { return loss_of(batches * step + data * micro + j); }, {.clip = 0.5});
+    const step_result r = run.step(
+        micro, [&](index_t j) { return loss_of(batches * step + run.micro_batch(j, micro)); }, {.clip = 0.5});
     o.losses.push_back(r.loss);
     o.norms.push_back(std::isfinite(r.norm) ? r.norm : -1);
   }

@@ -230,7 +230,7 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
   const index_t count = counted(static_cast<index_t>(all.size()));
   const auto read = [&](const recycled_vector<double>& numbers) {
     for (index_t j = 0; j < own; ++j)
-      all[static_cast<std::size_t>(micro_batch(j, own))] =
+      all[static_cast<std::size_t>(part_of(micro_batch(j, own)))] =
           weights[static_cast<std::size_t>(j)] * numbers[static_cast<std::size_t>(j)];
     if (data.size() > 1) data.all_reduce(std::span(all), reduction::sum, in_step("losses")).wait();
     return mean_of(all, count, o);
@@ -406,7 +406,8 @@ WEFT_DEFINE step_result distributed_context::mean_of(std::span<const double> los
   r.loss /= static_cast<double>(count);
   if (o.finite && where()->computes())
     for (std::size_t i = 0; i < losses.size(); ++i)
-      if (!std::isfinite(losses[i])) throw non_finite_error(static_cast<std::int64_t>(i));
+      if (!std::isfinite(losses[i]))
+        throw non_finite_error(static_cast<std::int64_t>(i) / options_.context_ranks);
   return r;
 }
 
