@@ -146,9 +146,20 @@ class Model:
             o["prefetch"] = r.choice(("0", "2"))
         if divide in ("none", "optimizer") and r.random() < 0.4:
             o["bucket_bytes"], o["first_bucket_bytes"] = r.choice((("64", "16"), ("1000", "100")))
+        if divide == "parameters" and r.random() < 0.15:
+            o["param_dtype"] = "dtype::bf16"
+        if r.random() < 0.1:
+            o["reduce_dtype"] = r.choice(("dtype::bf16", "dtype::f16"))
+        if divide == "parameters" and ranks > 1 and r.random() < 0.15:
+            o["offload_parameters"] = "another_device()"
+        if r.random() < 0.15:
+            o["offload_optimizer"] = "another_device()"
+        if r.random() < 0.15:
+            o["unit"] = "first_name"
         recompute = r.choice((0, 0, 1, 100))
+        made_later = r.random() < 0.3 and not any(contains(l, n) for l in self.layers + self.back for n in ("mlp_of_run_time_sizes", "mixture"))
         text = ", ".join(f".{k} = {o[k]}" for k in OPTIONS if k in o)
-        return f'{{"{ranks} ranks, {text.replace("sharding::", "")}, recompute {recompute}", {ranks}, {{{text}}}, {recompute}}}'
+        return f'{{"{ranks} ranks, {text.replace("sharding::", "")}, recompute {recompute}{", deferred" if made_later else ""}", {ranks}, {{{text}}}, {recompute}, {str(made_later).lower()}}}'
 
     def draws(self):
         return any(contains(l, "dropped") for l in self.layers + self.back)
@@ -239,7 +250,8 @@ def contains(layer, name):
     return layer[0] == name or any(contains(l, name) for l in layer[1:] if isinstance(l, tuple))
 
 
-OPTIONS = ("divide", "shard_ranks", "deterministic", "reshard_after_forward", "prefetch", "bucket_bytes", "first_bucket_bytes")
+OPTIONS = ("divide", "shard_ranks", "deterministic", "reshard_after_forward", "prefetch", "bucket_bytes", "first_bucket_bytes",
+           "param_dtype", "reduce_dtype", "offload_parameters", "offload_optimizer", "unit")
 ACTIVATIONS = ("relu", "gelu", "tanh", "silu")
 OPTIMIZERS = {
     "sgd": ("sgd{.lr = 0.05}", "SGD(p, lr=0.05)"),
