@@ -21,6 +21,8 @@ int main() {
   expect(sum(permute<2, 0, 1>(t), dims<1, 2>), {60, 66, 72, 78});
   //| v.unsqueeze(0) | v.unsqueeze(0) | v[None] | v.transpose()
   expect(unsqueeze<0>(v), {7, 8, 9});
+  //| v.unsqueeze(0).squeeze(0) | v.unsqueeze(0).squeeze(0) | v[None].squeeze(0) | - | squeeze<0>(unsqueeze<0>(v))
+  expect(squeeze<0>(unsqueeze<0>(v)), {7, 8, 9});
   //| t.flatten(0, 1) | t.flatten(0, 1) | t.reshape(6, 4) | - | flatten<0, 1>(t)
   expect(sum(flatten<0, 1>(t), dims<1>), {6, 22, 38, 54, 70, 86});
   //| x.unflatten(1, (3, 1)) | x.unflatten(1, {3, 1}) | x.reshape(2, 3, 1) | -

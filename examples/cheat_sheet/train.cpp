@@ -95,15 +95,13 @@ int main() {
   compiles(eval(mse_loss(logits, targets)));
   //| F.l1_loss(logits, targets) | torch::l1_loss(logits, targets) | - | -
   compiles(eval(l1_loss(logits, targets)));
-  //| F.huber_loss(logits, targets, delta=0.5) | torch::huber_loss(logits, targets, at::Reduction::Mean, 0.5)
-  //| - | -
+  //| F.huber_loss(logits, targets, delta=0.5) | torch::huber_loss(logits, targets, at::Reduction::Mean, 0.5) | - | -
   compiles(eval(huber_loss(logits, targets, 0.5)));
   //| F.smooth_l1_loss(logits, targets) | torch::smooth_l1_loss(logits, targets) | - | -
   compiles(eval(smooth_l1_loss(logits, targets)));
   //| F.cross_entropy(logits, probabilities) | torch::cross_entropy_loss(logits, probabilities) | - | -
   compiles(eval(cross_entropy(logits, probabilities)));
-  //| F.kl_div(log_probabilities, probabilities, reduction="sum") | torch::kl_div(log_probabilities,
-  //probabilities, at::Reduction::Sum) | - | -
+  //| F.kl_div(log_probabilities, probabilities, reduction="sum") | torch::kl_div(log_probabilities, probabilities, at::Reduction::Sum) | - | -
   compiles(eval(kl_div<reduction_kind::sum>(log_softmax(logits), probabilities)));
   //| optimizer = AdamW(model.parameters(), lr=1e-3) | AdamW optimizer(model->parameters(), 1e-3); | - | -
   adamw optimizer{.lr = 1e-3};

@@ -381,6 +381,8 @@ TEST_CASE("losses") {
       },
       5);
   on<var<4, 3>, var<4, 3>>("mse_loss", {7, 19, 72}, [](auto x, auto y) { return mse_loss(x, y); });
+  on<var<4, 5>, var<4, 5>>("probabilities", {7, 19, 168}, [](auto x, auto y) { return cross_entropy(x, y); });
+  on<var<4, 3>, var<4, 3>>("huber_loss", {7, 19, 72}, [](auto x, auto y) { return huber_loss(x, y); });
 }
 
 TEST_CASE("random numbers are those of the whole") {

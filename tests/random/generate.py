@@ -727,6 +727,23 @@ class Unsqueeze(Op):
 
 
 @register
+class Squeeze(Op):
+    name = "squeeze"
+
+    def propose(self, g):
+        x = g.pick(lambda v: any(d.static and d.size == 1 for d in v.dims))
+        v = g.value(x)
+        return [x], {"dim": g.rng.choice([i for i, d in enumerate(v.dims) if d.static and d.size == 1]), "order": v.order(), "right": g.rng.random() < 0.3}
+
+    def infer(self, p, x):
+        need(x.order() == p["order"] and x.dims[p["dim"]].static and x.dims[p["dim"]].size == 1)
+        return x.like(dims=x.dims[:p["dim"]] + x.dims[p["dim"] + 1:])
+
+    def text(self, p, x):
+        return f"squeeze<{dim_text(p['dim'], p['order'], p['right'])}>({x})"
+
+
+@register
 class Stack(Op):
     name = "stack"
 
@@ -1553,7 +1570,7 @@ def fits(*values):
 
 
 MODES = ("value",) * 9 + ("gradient",) * 6 + ("second",) * 2 + ("update",) * 2 + ("refused",) * 2
-MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice", "flip", "pad", "concat", "unsqueeze", "stack", "unflatten",
+MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice", "flip", "pad", "concat", "unsqueeze", "squeeze", "stack", "unflatten",
          "flatten", "chunk")
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "number", "number", "where", "reduce", "reduce")
 

@@ -113,6 +113,92 @@ constexpr void unsqueeze(X, N) {
   static_assert(detail::unsupported<X>, "weft: unsqueeze: the dim is a template argument: unsqueeze<0>(x)");
 }
 
+/// Compile-time errors: the dims, sizes and windows of other functions.
+template <expression X, std::integral... N>
+constexpr void flatten(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: flatten: dims are template arguments: flatten<1, 2>(x)");
+}
+template <expression X, std::integral... N>
+constexpr void squeeze(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: squeeze: the dim is a template argument: squeeze<1>(x)");
+}
+template <expression X, std::integral... N>
+constexpr void flip(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: flip: the dim is a template argument: flip<0>(x)");
+}
+template <expression X, std::integral... N>
+requires(sizeof...(N) > 1) constexpr void select(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: select: the dim is a template argument: select<1>(x, i)");
+}
+template <expression X, std::integral... N>
+constexpr void chunk(X, N...) {
+  static_assert(detail::unsupported<X>,
+                "weft: chunk: dim, parts and number are template arguments: chunk<-1, 3, 0>(x)");
+}
+template <expression X, std::integral... N>
+constexpr void cumsum(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: cumsum: the dim is a template argument: cumsum<1>(x)");
+}
+template <expression X, class... Rest>
+requires(sizeof...(Rest) > 0) constexpr void sort(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: sort: the dim is a template argument: sort<0>(x), descending: sort<0, true>(x)");
+}
+template <expression X, class... Rest>
+requires(sizeof...(Rest) > 0) constexpr void argsort(X, Rest...) {
+  static_assert(detail::unsupported<X>, "weft: argsort: the dim is a template argument: argsort<0>(x)");
+}
+template <expression X, class... Rest>
+constexpr void topk(X, Rest...) {
+  static_assert(detail::unsupported<X>, "weft: topk: the dim is a template argument: topk<-1>(x, k)");
+}
+template <expression X, std::integral N, expression I>
+constexpr void gather(X, N, I) {
+  static_assert(detail::unsupported<X>, "weft: gather: the dim is a template argument: gather<1>(x, index)");
+}
+template <expression X, std::integral N, expression I>
+constexpr void index_select(X, N, I) {
+  static_assert(detail::unsupported<X>,
+                "weft: index_select: the dim is a template argument: index_select<0>(x, index)");
+}
+template <expression X, std::integral... N>
+constexpr void one_hot(X, N...) {
+  static_assert(detail::unsupported<X>,
+                "weft: one_hot: the number of classes is a template argument: one_hot<10>(labels)");
+}
+template <expression X, expression W, class... Rest>
+requires(sizeof...(Rest) > 0 && !(expression<Rest> && ...)) constexpr void conv2d(X, W, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: conv2d: options are template arguments: conv2d<conv_options{.stride = 2, .padding = "
+                "1}>(x, weight)");
+}
+template <expression X, expression W, class... Rest>
+requires(sizeof...(Rest) > 0 && !(expression<Rest> && ...)) constexpr void conv_transpose2d(X, W, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: conv_transpose2d: options are template arguments: "
+                "conv_transpose2d<conv_transpose_options{.stride = 2}>(x, weight)");
+}
+template <expression X, class... Rest>
+requires(sizeof...(Rest) > 0) constexpr void max_pool2d(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: max_pool2d: the window is a template argument: max_pool2d<2>(x)");
+}
+template <expression X, class... Rest>
+requires(sizeof...(Rest) > 0) constexpr void avg_pool2d(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: avg_pool2d: the window is a template argument: avg_pool2d<2>(x)");
+}
+template <expression X, class... Rest>
+requires(sizeof...(Rest) > 0) constexpr void upsample_nearest(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: upsample_nearest: the factor is a template argument: upsample_nearest<2>(x)");
+}
+template <expression X, class... Rest>
+requires(sizeof...(Rest) > 0) constexpr void upsample_bilinear(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: upsample_bilinear: the factor is a template argument: upsample_bilinear<2>(x)");
+}
+
 /// Compile-time errors: expressions are immutable; elements are changed in place by `update` only.
 template <expression A, operand B>
 constexpr void operator+=(const A&, const B&) {

@@ -436,6 +436,19 @@ constexpr auto unsqueeze(X x) {
   return apply<op::unsqueeze, attr<normalized_dim(Dim, X::static_shape.order + 1)>>(std::move(x));
 }
 
+/// Removes dim Dim, whose extent is 1 by its type: others do not compile.
+template <index_t Dim, expression X>
+constexpr auto squeeze(X x) {
+  constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
+  static_assert(dim < order, "weft: squeeze: the dim is out of range");
+  if constexpr (dim < order) {
+    static_assert(X::static_shape[dim] == 1,
+                  "weft: squeeze: the extent is not 1 by its type: select<1, 0>(x) takes the first element");
+    if constexpr (order == 1) return reshape(std::move(x), extents<>{});
+    else return flatten<(dim + 1 < order ? dim : dim - 1), (dim + 1 < order ? dim + 1 : dim)>(std::move(x));
+  }
+}
+
 /// `x` without a gradient: backward passes nothing to its operands.
 template <expression X>
 constexpr auto detach(X x) {

@@ -63,8 +63,9 @@ struct parallel_options {
   /// micro-batches, ranks of a group and groups, in the order in which they are added, form the tree of the
   /// sum over all.
   bool keeps_bits(int ranks, index_t micro_batches) const {
+    if (param_dtype != dtype::f32 || reduce_dtype != dtype::f32) return false;
     if (ranks == 1) return true;
-    if (param_dtype != dtype::f32 || reduce_dtype != dtype::f32 || hook || local_steps > 1) return false;
+    if (hook || local_steps > 1) return false;
     const auto is_power_of_two = [](index_t n) { return (n & (n - 1)) == 0; };
     const int group = divide != sharding::none && shard_ranks ? shard_ranks : ranks;
     if (group != ranks && !is_power_of_two(group)) return false;

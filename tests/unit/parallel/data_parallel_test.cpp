@@ -95,6 +95,10 @@ TEST_CASE("where the bits would differ is known beforehand") {
       CHECK((train_on(6, o, 2, 2).parameters == whole.parameters) == o.keeps_bits(6, 2));
       CHECK((train_on(6, o, 1, 2).parameters == of_six.parameters) == o.keeps_bits(6, 1));
     }
+  const parallel_options rounds{
+      .divide = sharding::parameters, .deterministic = true, .reduce_dtype = dtype::bf16};
+  CHECK_FALSE(rounds.keeps_bits(1, 12));
+  CHECK(train_on(1, rounds, 12, 2).parameters != whole.parameters);
   parallel_options sends_otherwise{.hook = bf16_compress()}, sends_later{.local_steps = 2};
   CHECK_FALSE(sends_otherwise.keeps_bits(2, 1));
   CHECK_FALSE(sends_later.keeps_bits(2, 1));

@@ -92,6 +92,10 @@ TEST_CASE("views: dims from the right, several unknown extents, given sizes") {
   const auto x = counted(2, 3);
   check(unsqueeze<1>(x) + 1.0f, {3, {2, 1, 3}}, {1, 2, 3, 4, 5, 6});
   check(unsqueeze<-1>(x), {3, {2, 3, 1}}, {0, 1, 2, 3, 4, 5});
+  check(squeeze<1>(unsqueeze<1>(x)) + 1.0f, {2, {2, 3}}, {1, 2, 3, 4, 5, 6});
+  check(squeeze<-1>(unsqueeze<-1>(x)), {2, {2, 3}}, {0, 1, 2, 3, 4, 5});
+  check(squeeze<0>(reshape<1>(sum(x))), {}, {15});
+  check(squeeze<0>(counted(extents<1, dyn>{3})), {1, {3}}, {0, 1, 2});
   check(stack<0>(x, x), {3, {2, 2, 3}}, {0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
   check(stack<-1>(x, x * 2.0f), {3, {2, 3, 2}}, {0, 0, 1, 2, 2, 4, 3, 6, 4, 8, 5, 10});
   check(reshape(arange<float>(6), extents<dyn, dyn>{2, 3}) + 1.0f, {2, {2, 3}}, {1, 2, 3, 4, 5, 6});
