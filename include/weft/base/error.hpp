@@ -111,9 +111,9 @@ class message_part {
   }
   template <class T>
   [[gnu::cold]] static void append_real(std::string& to, const message_part& p) {
+    constexpr int most = std::numeric_limits<T>::max_digits10;
     char text[32];
-    for (int digits = 6; digits <= std::numeric_limits<T>::max_digits10;
-         ++digits) {  // the fewest that suffice
+    for (int digits = 6; digits <= most; ++digits) {  // the fewest that suffice
       std::snprintf(text, sizeof text, "%.*g", digits, p.real_);
       if (static_cast<T>(std::strtod(text, nullptr)) == static_cast<T>(p.real_)) break;
     }

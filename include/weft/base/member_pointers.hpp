@@ -39,17 +39,17 @@ inline constexpr bool has_base = requires { T{any_base_of<T>{}}; };
 template <class T, std::size_t... Before, std::size_t... After>
 consteval bool is_array_at(std::index_sequence<Before...>, std::index_sequence<After...>) {
   constexpr auto any = [](std::size_t) { return anything{}; };
-  return requires { T{any(Before)..., {}}; }
-  &&!requires { T{any(Before)..., {}, any(After)...}; };
+  constexpr bool takes_empty = requires { T{any(Before)..., {}}; };
+  constexpr bool leaves_room = requires { T{any(Before)..., {}, any(After)...}; };
+  return takes_empty && !leaves_room;
 }
 /// Whether a member of T is a C array of more than one element: each of them counts as a member.
 template <class T>
 consteval bool has_array() {
+  constexpr std::size_t n = count_members<T>();
   return []<std::size_t... I>(std::index_sequence<I...>) {
-    return (is_array_at<T>(std::make_index_sequence<I>{}, std::make_index_sequence<sizeof...(I) - 1 - I>{}) ||
-            ...);
-  }
-  (std::make_index_sequence<count_members<T>()>{});
+    return (is_array_at<T>(std::make_index_sequence<I>(), std::make_index_sequence<n - 1 - I>()) || ...);
+  }(std::make_index_sequence<n>());
 }
 
 template <bool Holds, class Struct>

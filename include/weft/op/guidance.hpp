@@ -127,7 +127,8 @@ constexpr void flip(X, N...) {
   static_assert(detail::unsupported<X>, "weft: flip: the dim is a template argument: flip<0>(x)");
 }
 template <expression X, std::integral... N>
-requires(sizeof...(N) > 1) constexpr void select(X, N...) {
+  requires(sizeof...(N) > 1)
+constexpr void select(X, N...) {
   static_assert(detail::unsupported<X>, "weft: select: the dim is a template argument: select<1>(x, i)");
 }
 template <expression X, std::integral... N>
@@ -140,12 +141,14 @@ constexpr void cumsum(X, N...) {
   static_assert(detail::unsupported<X>, "weft: cumsum: the dim is a template argument: cumsum<1>(x)");
 }
 template <expression X, class... Rest>
-requires(sizeof...(Rest) > 0) constexpr void sort(X, Rest...) {
+  requires(sizeof...(Rest) > 0)
+constexpr void sort(X, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: sort: the dim is a template argument: sort<0>(x), descending: sort<0, true>(x)");
 }
 template <expression X, class... Rest>
-requires(sizeof...(Rest) > 0) constexpr void argsort(X, Rest...) {
+  requires(sizeof...(Rest) > 0)
+constexpr void argsort(X, Rest...) {
   static_assert(detail::unsupported<X>, "weft: argsort: the dim is a template argument: argsort<0>(x)");
 }
 template <expression X, class... Rest>
@@ -167,34 +170,40 @@ constexpr void one_hot(X, N...) {
                 "weft: one_hot: the number of classes is a template argument: one_hot<10>(labels)");
 }
 template <expression X, expression W, class... Rest>
-requires(sizeof...(Rest) > 0 && !(expression<Rest> && ...)) constexpr void conv2d(X, W, Rest...) {
+  requires(sizeof...(Rest) > 0 && !(expression<Rest> && ...))
+constexpr void conv2d(X, W, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: conv2d: options are template arguments: conv2d<conv_options{.stride = 2, .padding = "
                 "1}>(x, weight)");
 }
 template <expression X, expression W, class... Rest>
-requires(sizeof...(Rest) > 0 && !(expression<Rest> && ...)) constexpr void conv_transpose2d(X, W, Rest...) {
+  requires(sizeof...(Rest) > 0 && !(expression<Rest> && ...))
+constexpr void conv_transpose2d(X, W, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: conv_transpose2d: options are template arguments: "
                 "conv_transpose2d<conv_transpose_options{.stride = 2}>(x, weight)");
 }
 template <expression X, class... Rest>
-requires(sizeof...(Rest) > 0) constexpr void max_pool2d(X, Rest...) {
+  requires(sizeof...(Rest) > 0)
+constexpr void max_pool2d(X, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: max_pool2d: the window is a template argument: max_pool2d<2>(x)");
 }
 template <expression X, class... Rest>
-requires(sizeof...(Rest) > 0) constexpr void avg_pool2d(X, Rest...) {
+  requires(sizeof...(Rest) > 0)
+constexpr void avg_pool2d(X, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: avg_pool2d: the window is a template argument: avg_pool2d<2>(x)");
 }
 template <expression X, class... Rest>
-requires(sizeof...(Rest) > 0) constexpr void upsample_nearest(X, Rest...) {
+  requires(sizeof...(Rest) > 0)
+constexpr void upsample_nearest(X, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: upsample_nearest: the factor is a template argument: upsample_nearest<2>(x)");
 }
 template <expression X, class... Rest>
-requires(sizeof...(Rest) > 0) constexpr void upsample_bilinear(X, Rest...) {
+  requires(sizeof...(Rest) > 0)
+constexpr void upsample_bilinear(X, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: upsample_bilinear: the factor is a template argument: upsample_bilinear<2>(x)");
 }

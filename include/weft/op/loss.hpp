@@ -192,13 +192,12 @@ constexpr auto cross_entropy(X logits, Y labels) {
 /// -sum(p log_softmax(logits)) of each row. They are not checked, and no row is ignored.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
-requires(is_floating(dtype_of<typename Y::value_type>)) constexpr auto cross_entropy(X logits,
-                                                                                     Y probabilities) {
-  static_assert(
-      is_floating(dtype_of<typename X::value_type>) && X::static_shape.order > 0 &&
-          detail::can_be_equal(X::static_shape, Y::static_shape),
-      "weft: cross_entropy: logits must be floating; labels are integers, one of each row; floating "
-      "targets are probabilities and must have the shape of the logits");
+  requires(is_floating(dtype_of<typename Y::value_type>))
+constexpr auto cross_entropy(X logits, Y probabilities) {
+  static_assert(is_floating(dtype_of<typename X::value_type>) && X::static_shape.order > 0 &&
+                    detail::can_be_equal(X::static_shape, Y::static_shape),
+                "weft: cross_entropy: logits must be floating; labels are integers, one of each row; "
+                "floating targets are probabilities and must have the shape of the logits");
   const auto of_rows = [](auto x, auto p) {
     return detail::reduced<How>(let(log_softmax(x), [&](auto y) {
       constexpr double smoothing = detail::checked_smoothing<Smoothing>();
@@ -232,8 +231,7 @@ constexpr auto huber_loss(X x, Y y, double delta = 1) {
 }
 
 /// Mean (or sum, or elements) of d^2 / (2 beta) where d = |x - y| is at most `beta`, and of d - beta / 2
-/// above (Girshick, 2015): huber_loss / beta. Throws value_error if beta is not positive; l1_loss is that of
-/// 0.
+/// above (Girshick, 2015): huber_loss / beta. Throws value_error if beta is not positive.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto smooth_l1_loss(X x, Y y, double beta = 1) {
   if (!(beta > 0)) refuse<value_error>({"weft: smooth_l1_loss: beta is ", beta, ", not positive"});

@@ -161,9 +161,8 @@ template <bool Holds, class Class>
 struct reachable_tensors_law {
   static_assert(Holds,
                 "weft: the tensors of this class cannot be found: make it a plain struct (no constructor, "
-                "private member, base class, reference, pointer or C array, which a std::array replaces; at "
-                "most "
-                "32 members), or give it `auto& children()` and `auto& children() const`; if it holds none, "
+                "private member, base class, reference, pointer or C array: use std::array; at most 32 "
+                "members), or give it `auto& children()` and `auto& children() const`; if it holds none, "
                 "specialise weft::holds_no_tensors");
 };
 /// Whether the walk can enter a T.
