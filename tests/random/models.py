@@ -157,7 +157,7 @@ class Model:
         if r.random() < 0.15:
             o["unit"] = "first_name"
         recompute = r.choice((0, 0, 1, 100))
-        made_later = r.random() < 0.3 and not any(contains(l, n) for l in self.layers + self.back for n in ("mlp_of_run_time_sizes", "mixture"))
+        made_later = r.random() < 0.3
         text = ", ".join(f".{k} = {o[k]}" for k in OPTIONS if k in o)
         return f'{{"{ranks} ranks, {text.replace("sharding::", "")}, recompute {recompute}{", deferred" if made_later else ""}", {ranks}, {{{text}}}, {recompute}, {str(made_later).lower()}}}'
 

@@ -33,7 +33,7 @@ struct batch_normalization {
   bool training = true;
 
   /// For `channels` channels, on `where`. Throws shape_error if the extent of the type is another one.
-  static batch_normalization create(index_t channels, const device& where = default_device()) {
+  static batch_normalization create(index_t channels, const device& where = parameter_device()) {
     const extents<C> e{channels};
     return {make_parameter(e, init::constant(1), where), make_parameter(e, init::constant(0), where),
             zeros<float>(e, where), ones<float>(e, where), zeros<std::int64_t>(extents<>{}, where)};

@@ -42,7 +42,7 @@ struct linear {
 
   /// For `in` and `out` features, with parameters on `where`. Throws shape_error if an extent of the type is
   /// another one.
-  static linear create(index_t in, index_t out, const device& where = default_device()) {
+  static linear create(index_t in, index_t out, const device& where = parameter_device()) {
     return {make_parameter(extents<Out, In>{out, in}, starting(in), where),
             make_parameter(extents<Out>{out}, starting(in), where)};
   }
@@ -60,7 +60,7 @@ struct linear_without_bias {
       detail::parameter_if_static<Out, In>(linear<In, Out>::starting(In));
 
   /// As linear::create.
-  static linear_without_bias create(index_t in, index_t out, const device& where = default_device()) {
+  static linear_without_bias create(index_t in, index_t out, const device& where = parameter_device()) {
     return {make_parameter(extents<Out, In>{out, in}, linear<In, Out>::starting(in), where)};
   }
   auto operator()(expression auto x) const { return matmul(x, transpose(weight)); }
@@ -75,7 +75,7 @@ struct embedding_table {
       detail::parameter_if_static<Rows, Features>(init::normal(1));
 
   /// Of `rows` rows of `features`, on `where`. Throws shape_error if an extent of the type is another one.
-  static embedding_table create(index_t rows, index_t features, const device& where = default_device()) {
+  static embedding_table create(index_t rows, index_t features, const device& where = parameter_device()) {
     return {make_parameter(extents<Rows, Features>{rows, features}, init::normal(1), where)};
   }
   auto operator()(expression auto index) const { return embedding(weight, index); }
@@ -97,7 +97,7 @@ struct layer_normalization {
   parameter<extents<Features>> bias = detail::parameter_if_static<Features>(init::constant(0));
 
   /// For `features` features, on `where`. Throws shape_error if the extent of the type is another one.
-  static layer_normalization create(index_t features, const device& where = default_device()) {
+  static layer_normalization create(index_t features, const device& where = parameter_device()) {
     return {make_parameter(extents<Features>{features}, init::constant(1), where),
             make_parameter(extents<Features>{features}, init::constant(0), where)};
   }
@@ -111,7 +111,7 @@ struct rms_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
 
   /// For `features` features, on `where`. Throws shape_error if the extent of the type is another one.
-  static rms_normalization create(index_t features, const device& where = default_device()) {
+  static rms_normalization create(index_t features, const device& where = parameter_device()) {
     return {make_parameter(extents<Features>{features}, init::constant(1), where)};
   }
   auto operator()(expression auto x) const { return rms_norm<Epsilon>(x, weight); }
@@ -128,7 +128,7 @@ struct group_normalization {
 
   /// For `channels` channels, on `where`. Throws value_error unless `Groups` divides them, shape_error if the
   /// extent of the type is another one.
-  static group_normalization create(index_t channels, const device& where = default_device()) {
+  static group_normalization create(index_t channels, const device& where = parameter_device()) {
     if (channels % Groups)
       refuse<value_error>({"weft: group_normalization: ", Groups, " groups do not divide ", channels,
                            " channels"});

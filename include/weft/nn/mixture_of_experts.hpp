@@ -30,7 +30,7 @@ struct mixture_of_experts {
   /// `count` experts, each made by a call of `make`. Throws value_error unless 1 <= choice.per_row <= count.
   template <class F>
   static mixture_of_experts create(index_t features, index_t count, const expert_choice& choice, F make,
-                                   const device& where = default_device()) {
+                                   const device& where = parameter_device()) {
     if (choice.per_row < 1 || choice.per_row > count)
       refuse<value_error>(
           {"weft: mixture_of_experts: ", choice.per_row, " of ", count, " experts for each token"});

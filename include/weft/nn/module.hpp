@@ -289,8 +289,9 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
 }
 
 /// A Model as its default constructor makes it, on `where`: its parameters are created there, or without
-/// memory if `where` is deferred; its buffers are moved there. For models whose extents are static; those
-/// with a dyn extent have functions of their own that take a device.
+/// memory if `where` is deferred; its buffers are moved there. Its extents are static, or given where its
+/// members are declared: linear<> in = linear<>::create(3, 5). Models whose extents come from elsewhere have
+/// functions of their own that take a device.
 ///   auto model = create<mlp>(where.deferred());
 template <class Model>
   requires std::default_initializable<Model>

@@ -108,7 +108,7 @@ struct lstm_cell {
 
   /// For `in` features and a state of `hidden`, on `where`. Throws shape_error if an extent of the type is
   /// another one.
-  static lstm_cell create(index_t in, index_t hidden, const device& where = default_device()) {
+  static lstm_cell create(index_t in, index_t hidden, const device& where = parameter_device()) {
     return detail::created_cell<lstm_cell, In, Hidden>(4, in, hidden, where);
   }
   auto operator()(expression auto x, expression auto state) const {
@@ -130,7 +130,7 @@ struct gru_cell {
   parameter<extents<gates>> bias_hh = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
 
   /// As lstm_cell::create.
-  static gru_cell create(index_t in, index_t hidden, const device& where = default_device()) {
+  static gru_cell create(index_t in, index_t hidden, const device& where = parameter_device()) {
     return detail::created_cell<gru_cell, In, Hidden>(3, in, hidden, where);
   }
   auto operator()(expression auto x, expression auto state) const {
@@ -156,7 +156,7 @@ struct lstm {
   parameter<extents<gates>> bias_hh_l0 = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
 
   /// As lstm_cell::create.
-  static lstm create(index_t in, index_t hidden, const device& where = default_device()) {
+  static lstm create(index_t in, index_t hidden, const device& where = parameter_device()) {
     auto [weight_ih, weight_hh, bias_ih, bias_hh] = lstm_cell<In, Hidden>::create(in, hidden, where);
     return {weight_ih, weight_hh, bias_ih, bias_hh};
   }
@@ -186,7 +186,7 @@ struct gru {
   parameter<extents<gates>> bias_hh_l0 = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
 
   /// As lstm_cell::create.
-  static gru create(index_t in, index_t hidden, const device& where = default_device()) {
+  static gru create(index_t in, index_t hidden, const device& where = parameter_device()) {
     auto [weight_ih, weight_hh, bias_ih, bias_hh] = gru_cell<In, Hidden>::create(in, hidden, where);
     return {weight_ih, weight_hh, bias_ih, bias_hh};
   }

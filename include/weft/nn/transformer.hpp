@@ -18,7 +18,7 @@ struct causal_self_attention {
 
   /// Throws value_error unless `heads` divides `features`.
   static causal_self_attention create(index_t features, index_t heads,
-                                      const device& where = default_device()) {
+                                      const device& where = parameter_device()) {
     if (heads < 1 || features % heads)
       refuse<value_error>({"weft: causal_self_attention: ", heads, " heads do not divide ", features,
                            " features"});
@@ -43,7 +43,7 @@ struct feed_forward {
   linear<Hidden, C, divided::rows<>> out;
 
   /// For `features` features and `hidden` between, on `where`.
-  static feed_forward create(index_t features, index_t hidden, const device& where = default_device()) {
+  static feed_forward create(index_t features, index_t hidden, const device& where = parameter_device()) {
     return {decltype(in)::create(features, hidden, where), decltype(out)::create(hidden, features, where)};
   }
   auto operator()(expression auto x) const { return out(gelu(in(x))); }

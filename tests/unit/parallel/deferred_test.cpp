@@ -8,6 +8,7 @@
 
 #include <weft/io/tensor_files.hpp>
 #include <weft/nn/clone.hpp>
+#include <weft/nn/mixture_of_experts.hpp>
 #include <weft/train/weights.hpp>
 
 #include "../../limited_backend.hpp"
@@ -176,6 +177,35 @@ TEST_CASE("creation on a device is for the models made by it alone") {
   materialize(deferred);
   initialize(by_default, 3);
   CHECK(deferred.weight.to_vector() == by_default.weight.to_vector());
+}
+
+namespace {
+struct with_run_time_sizes {
+  linear<> in = linear<>::create(3, 5);
+  batch_normalization<> norm = batch_normalization<>::create(5);
+  gru<> memory = gru<>::create(5, 2);
+  mixture_of_experts<> experts =
+      mixture_of_experts<>::create(2, 2, {.per_row = 1}, [] { return feed_forward<>::create(2, 3); });
+};
+}  // namespace
+
+TEST_CASE("layers whose sizes are given in a model are created on its device") {
+  const device where = one_thread();
+  const auto on = create<with_run_time_sizes>(where);
+  for (const auto& [name, t] : state_dict(on)) {
+    INFO(name);
+    CHECK(t->where == where);
+  }
+  auto deferred = create<with_run_time_sizes>(where.deferred());
+  for (const auto& [name, p] : named_parameters(deferred)) {
+    INFO(name);
+    CHECK(p->is_deferred());
+  }
+  initialize(deferred, 3);
+  materialize(deferred);
+  auto whole = create<with_run_time_sizes>(where);
+  initialize(whole, 3);
+  CHECK(elements_of(state_dict(deferred)) == elements_of(state_dict(whole)));
 }
 
 TEST_CASE("a parameter that has no elements yet says so") {
