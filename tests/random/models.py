@@ -59,7 +59,7 @@ class Model:
         elif self.kind != "data":
             axis = {"layers": ("tp<>",), "sequence": ("tp<activations::by_positions>",), "positions": ("cp<>", "cp<ulysses>"), "experts": ("ep",)}
             self.plan = r.choice(("", "dp, ", "fsdp<2>, ")) + r.choice(axis[self.kind])
-        if self.kind in ("stages", "positions"):
+        if self.kind == "stages" or (self.kind == "positions" and self.statements == 2):
             self.statements = 0
         if self.plan:
             self.meshes = [self.stage_mesh() if self.kind == "stages" else self.mesh() for _ in range(2)]

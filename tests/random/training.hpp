@@ -260,9 +260,16 @@ outcome train(Run& run, typename Program::model& model, index_t data_ranks, int 
         run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(g));
         const auto quiet = run.no_sync(j + 1 < each);
         tape steps(run);
-        const auto loss = loss_of<Program>(steps, model, number(j));
-        steps.backward(loss);
-        losses[static_cast<std::size_t>(g)] = loss.item();
+        if constexpr (DividesPositions) {
+          const auto part = steps.eval(loss(number(j)));
+          steps.backward(part);
+          losses[static_cast<std::size_t>(g)] =
+              run.loss_weight * part.item() * data_ranks / run.groups().data().size();
+        } else {
+          const auto whole = loss_of<Program>(steps, model, number(j));
+          steps.backward(whole);
+          losses[static_cast<std::size_t>(g)] = whole.item();
+        }
       }
       run.groups().data().all_reduce(losses, reduction::sum, {.control = true}).wait();
       double sum = 0;
