@@ -105,8 +105,8 @@ class distributed_context : public context {
     const index_t among = rank / (divided * experts) * experts + rank % experts;
     return options_.reduces_each() ? index * size + among : among * per_rank + index;
   }
-  /// As context::begin_micro_batch, for the number of a micro-batch; ranks that divide its positions draw
-  /// different numbers.
+  /// As in context, for the number of a micro-batch; ranks that divide its positions draw different numbers.
+  void begin_step(std::uint64_t step) { begin_micro_batch(step, 0); }
   void begin_micro_batch(std::uint64_t step, std::uint64_t batch) {
     context::begin_micro_batch(step, static_cast<std::uint64_t>(part_of(static_cast<index_t>(batch))));
   }

@@ -47,12 +47,17 @@ TEST_CASE(
       auto run = bind<policy<strategy::mesh<pp<>, dp, cp<>>>>(model, optimizer, ranks, n);
       const int at = n.coordinate(ranks.rank(), mesh_axis::dp);
       for (index_t j = 0; j < 3; ++j) CHECK(run.micro_batch(j, 3) == 3 * at + j);
+      const auto differ = [&] {
+        std::vector<double> drawn(static_cast<std::size_t>(n.cp));
+        drawn[static_cast<std::size_t>(n.coordinate(ranks.rank(), mesh_axis::cp))] =
+            static_cast<double>(run.next_random() >> 20);
+        ranks.all_reduce(drawn, reduction::sum).wait();
+        return drawn[0] != drawn[1];
+      };
       run.begin_micro_batch(5, 1);
-      std::vector<double> drawn(static_cast<std::size_t>(n.cp));
-      drawn[static_cast<std::size_t>(n.coordinate(ranks.rank(), mesh_axis::cp))] =
-          static_cast<double>(run.next_random() >> 20);
-      ranks.all_reduce(drawn, reduction::sum).wait();
-      CHECK(drawn[0] != drawn[1]);
+      CHECK(differ());
+      run.begin_step(5);
+      CHECK(differ());
     });
 }
 
