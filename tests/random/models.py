@@ -45,7 +45,10 @@ class Model:
             self.blocks = r.randint(2, 5)
             self.layers.insert(r.randint(0, len(self.layers)), ("repeated", self.layer(2), self.blocks))
         self.back = [self.layer(2) for _ in range(r.randint(0, 2))]
-        self.loss = r.choice(("labels", "labels", "ignored", "smooth") if self.kind != "positions" else ("labels", "smooth")) if self.tokens else r.choice(("mse", "huber", "probabilities", "l1"))
+        losses = ("mse", "huber", "probabilities", "l1")
+        if self.tokens:
+            losses = ("labels", "labels", "ignored", "smooth") if self.kind != "positions" else ("labels", "smooth")
+        self.loss = r.choice(losses)
         self.statements = r.choice((0, 0, 1, 2))
         self.total = r.choice((1, 2, 3, 4, 4, 6, 8))
         self.clip = r.choice((0, 0, 0.05, 0.5))
@@ -159,7 +162,8 @@ class Model:
         recompute = r.choice((0, 0, 1, 100))
         made_later = r.random() < 0.3
         text = ", ".join(f".{k} = {o[k]}" for k in OPTIONS if k in o)
-        return f'{{"{ranks} ranks, {text.replace("sharding::", "")}, recompute {recompute}{", deferred" if made_later else ""}", {ranks}, {{{text}}}, {recompute}, {str(made_later).lower()}}}'
+        name = f"{ranks} ranks, {text.replace('sharding::', '')}, recompute {recompute}{', deferred' if made_later else ''}"
+        return f'{{"{name}", {ranks}, {{{text}}}, {recompute}, {str(made_later).lower()}}}'
 
     def draws(self):
         return any(contains(l, "dropped") for l in self.layers + self.back)

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>
+
+#include "../elements.hpp"
 
 namespace models {
 
@@ -197,28 +200,26 @@ struct outcome {
   std::vector<float> parameters;
 };
 
-inline void append_elements(std::vector<float>& to, const state_dict_t& from) {
-  for (const auto& [name, t] : from) {
-    const auto* x = static_cast<const float*>(t->memory.data());
-    to.insert(to.end(), x, x + t->extents.size());
-  }
-}
-
-/// A micro-batch as one statement, or as two.
+/// The loss of a micro-batch.
 template <class Program>
-auto loss_of(auto& steps, const typename Program::model& m, index_t number) {
-  if constexpr (Program::statements == 2) {
-    const auto h = steps.eval(m.front(Program::input(number)));
-    return steps.eval(Program::loss(m.back(h), Program::target(number)));
-  } else {
-    return steps.eval(Program::loss(m.back(m.front(Program::input(number))), Program::target(number)));
-  }
+auto loss_of(const typename Program::model& m, index_t number) {
+  return Program::loss(m.back(m.front(Program::input(number))), Program::target(number));
 }
-/// The loss of what a rank has of the positions.
+/// The same of what a rank has of the positions.
 template <class Program, class Run>
 auto loss_of_part(Run& run, const typename Program::model& m, index_t number) {
   const context_part own = run.part_of_context(Program::positions);
   return Program::loss(m.back(m.front(own.of(Program::input(number)))), own.of(Program::target(number)));
+}
+/// Its value, from one statement or from two.
+template <class Program>
+auto evaluated_loss(auto& steps, const typename Program::model& m, index_t number) {
+  if constexpr (Program::statements == 2) {
+    const auto h = steps.eval(m.front(Program::input(number)));
+    return steps.eval(Program::loss(m.back(h), Program::target(number)));
+  } else {
+    return steps.eval(loss_of<Program>(m, number));
+  }
 }
 
 /// The steps of a run: all, or those up to a checkpoint in `folder`, or those after it.
@@ -237,7 +238,7 @@ outcome train(Run& run, typename Program::model& model, index_t data_ranks, int 
   const index_t each = Program::total / data_ranks;
   const auto loss = [&](index_t number) {
     if constexpr (DividesPositions) return loss_of_part<Program>(run, model, number);
-    else return Program::loss(model.back(model.front(Program::input(number))), Program::target(number));
+    else return loss_of<Program>(model, number);
   };
   std::optional<checkpointer<Run>> saves;
   if (!part.folder.empty()) {
@@ -266,7 +267,7 @@ outcome train(Run& run, typename Program::model& model, index_t data_ranks, int 
           losses[static_cast<std::size_t>(g)] =
               run.loss_weight * part.item() * data_ranks / run.groups().data().size();
         } else {
-          const auto whole = loss_of<Program>(steps, model, number(j));
+          const auto whole = evaluated_loss<Program>(steps, model, number(j));
           steps.backward(whole);
           losses[static_cast<std::size_t>(g)] = whole.item();
         }
@@ -282,7 +283,7 @@ outcome train(Run& run, typename Program::model& model, index_t data_ranks, int 
     saves->save({.step = part.last});
     saves->finish();
   }
-  append_elements(result.parameters, run.full());
+  result.parameters = test::elements_of(run.full());
   return result;
 }
 
@@ -310,7 +311,7 @@ outcome train_on_ranks(int n, index_t data_ranks, int recompute, bool deferred, 
   return all[0];
 }
 template <class Program>
-outcome train_on(const setting& s, const part_of_run& part = {0, Program::steps}) {
+outcome train_on(const setting& s, const part_of_run& part) {
   return train_on_ranks<Program, false>(s.ranks, s.ranks, s.recompute, s.deferred, part,
                                         [&](auto& model, auto& optimizer, communicator& ranks) {
                                           return bind<typename Program::precision>(model, optimizer, ranks,
@@ -319,7 +320,7 @@ outcome train_on(const setting& s, const part_of_run& part = {0, Program::steps}
 }
 /// On a mesh with the axes of Plan.
 template <class Program, class Plan>
-outcome train_on_mesh(const mesh_setting& s, const part_of_run& part = {0, Program::steps}) {
+outcome train_on_mesh(const mesh_setting& s, const part_of_run& part) {
   const int n = static_cast<int>(s.sizes.ranks());
   const index_t data_ranks = s.sizes.dp * s.sizes.fsdp * s.sizes.ep;
   constexpr bool divides_positions = Plan::strategy_type::has(mesh_axis::cp);
@@ -351,7 +352,7 @@ outcome train_alone(const std::string& folder) {
     double sum = 0;
     for (index_t g = 0; g < Program::total; ++g) {
       tape steps(c);
-      const auto loss = loss_of<Program>(steps, model, s * Program::total + g);
+      const auto loss = evaluated_loss<Program>(steps, model, s * Program::total + g);
       steps.backward(loss);
       sum += loss.item();
     }
@@ -361,7 +362,7 @@ outcome train_alone(const std::string& folder) {
       result.norms.push_back(clip_grad_norm(model, Program::clip * n) / n);
     optimizer.step(model, 1 / n);
   }
-  append_elements(result.parameters, named_parameters(model));
+  result.parameters = test::elements_of(named_parameters(model));
   if (!folder.empty()) io::save(folder + "/" + Program::name + ".after.safetensors", state_dict(model));
   return result;
 }
@@ -380,16 +381,23 @@ inline void complain(const std::string& who, const std::string& what) {
   std::printf("%s wrong: %s\n", who.c_str(), what.c_str());
 }
 
-/// Prints what differs from the training of one rank, whose bits it must have, or up to the order of sums.
+/// A way to train a model, and what it must have in common with one rank.
+struct way {
+  std::string name;
+  bool same_bits = false;  // otherwise equal up to the order of sums
+  bool rounds = false;     // parameters or gradients, for messages
+  std::function<outcome(const part_of_run&)> train;
+};
+
+/// Prints what differs from the training of one rank.
 template <class Program>
-void compare(const std::string& setting, bool same_bits, const outcome& of, const outcome& one,
-             bool rounds = false) {
+void compare(const way& w, const outcome& of, const outcome& one) {
   const double losses = difference(one.losses, of.losses), norms = difference(one.norms, of.norms);
-  if (same_bits && (of.losses != one.losses || of.norms != one.norms || of.parameters != one.parameters))
-    complain(Program::name, setting + ": other bits than one rank: losses " + std::to_string(losses) +
+  if (w.same_bits && (of.losses != one.losses || of.norms != one.norms || of.parameters != one.parameters))
+    complain(Program::name, w.name + ": other bits than one rank: losses " + std::to_string(losses) +
                                 ", norms " + std::to_string(norms));
-  if (!(losses < (rounds ? 0.2 : Program::tolerance)))
-    complain(Program::name, setting + ": losses differ by " + std::to_string(losses));
+  if (!(losses < (w.rounds ? 0.2 : Program::tolerance)))
+    complain(Program::name, w.name + ": losses differ by " + std::to_string(losses));
 }
 
 template <class F>
@@ -401,80 +409,65 @@ void guarded(const std::string& program, const std::string& setting, F f) {
   }
 }
 
-/// The steps up to a checkpoint by `before`, and the others by `after`.
-template <class Program, class Before, class After>
-outcome resumed(const std::string& folder, int at, Before before, After after) {
-  const std::filesystem::path saved = std::filesystem::path(folder) / (std::string(Program::name) + ".saved");
-  std::filesystem::remove_all(saved);
-  outcome all = before(part_of_run{0, at, saved.string()});
-  const outcome rest = after(part_of_run{at, Program::steps, saved.string()});
-  all.losses.insert(all.losses.end(), rest.losses.begin(), rest.losses.end());
-  all.norms.insert(all.norms.end(), rest.norms.begin(), rest.norms.end());
-  all.parameters = rest.parameters;
-  std::filesystem::remove_all(saved);
-  return all;
+/// The steps up to a checkpoint in one way, and the others in another.
+template <class Program>
+way resumed(const way& before, const way& after, int at, const std::string& folder) {
+  const auto train = [=](const part_of_run&) {
+    const auto saved = std::filesystem::path(folder) / (std::string(Program::name) + ".saved");
+    std::filesystem::remove_all(saved);
+    outcome all = before.train({0, at, saved.string()});
+    const outcome rest = after.train({at, Program::steps, saved.string()});
+    all.losses.insert(all.losses.end(), rest.losses.begin(), rest.losses.end());
+    all.norms.insert(all.norms.end(), rest.norms.begin(), rest.norms.end());
+    all.parameters = rest.parameters;
+    std::filesystem::remove_all(saved);
+    return all;
+  };
+  return {before.name + ", then " + after.name, before.same_bits && after.same_bits,
+          before.rounds || after.rounds, train};
 }
 
 template <class Program>
-bool has_bits_of_one_rank(const setting& s) {
-  return s.options.deterministic && s.options.keeps_bits(s.ranks, Program::total / s.ranks);
+way way_of(const setting& s) {
+  const parallel_options& o = s.options;
+  return {s.name, o.deterministic && o.keeps_bits(s.ranks, Program::total / s.ranks),
+          o.param_dtype != dtype::f32 || o.reduce_dtype != dtype::f32,
+          [s](const part_of_run& part) { return train_on<Program>(s, part); }};
 }
-
-inline bool rounds(const setting& s) {
-  return s.options.param_dtype != dtype::f32 || s.options.reduce_dtype != dtype::f32;
+template <class Program, class Plan>
+way way_of(const mesh_setting& s) {
+  return {s.name, s.deterministic, false,
+          [s](const part_of_run& part) { return train_on_mesh<Program, Plan>(s, part); }};
 }
 
 template <class Program, class Plan = void>
 void check(const std::vector<setting>& settings, const std::vector<mesh_setting>& meshes,
            const std::string& folder) {
   const std::string name = Program::name;
+  const part_of_run whole{0, Program::steps};
+  const way by_one = way_of<Program>(setting{"one rank", 1, {.deterministic = true}});
   outcome one, alone;
-  guarded(name, "one rank", [&] {
-    one = train_on<Program>({"one rank", 1, {.deterministic = true}, 0});
-  });
-  const setting* before = nullptr;  // a checkpoint of each is loaded by the next
+  guarded(name, by_one.name, [&] { one = by_one.train(whole); });
+  const auto verify = [&](const way& w) {
+    guarded(name, w.name, [&] { compare<Program>(w, w.train(whole), one); });
+  };
+  std::optional<way> before;  // a checkpoint of each is loaded by the next
   for (const setting& s : settings) {
-    guarded(name, s.name, [&] {
-      compare<Program>(s.name, has_bits_of_one_rank<Program>(s), train_on<Program>(s), one, rounds(s));
-    });
-    if (before)
-      guarded(name, before->name + ", then " + s.name, [&] {
-        const outcome o = resumed<Program>(
-            folder, 1 + s.ranks % (Program::steps - 1),
-            [&](const part_of_run& part) { return train_on<Program>(*before, part); },
-            [&](const part_of_run& part) { return train_on<Program>(s, part); });
-        compare<Program>(before->name + ", then " + s.name,
-                         has_bits_of_one_rank<Program>(*before) && has_bits_of_one_rank<Program>(s), o, one,
-                         rounds(*before) || rounds(s));
-      });
-    before = &s;
+    const way w = way_of<Program>(s);
+    verify(w);
+    if (before) verify(resumed<Program>(*before, w, 1 + s.ranks % (Program::steps - 1), folder));
+    before = w;
   }
   if constexpr (!std::is_void_v<Plan>)
     for (const mesh_setting& s : meshes) {
-      guarded(name, s.name, [&] {
-        compare<Program>(s.name, s.deterministic, train_on_mesh<Program, Plan>(s), one);
-      });
-      guarded(name, s.name + ", then one rank", [&] {
-        const outcome o = resumed<Program>(
-            folder, 2, [&](const part_of_run& part) { return train_on_mesh<Program, Plan>(s, part); },
-            [&](const part_of_run& part) {
-              return train_on<Program>({"", 1, {.deterministic = s.deterministic}, 0}, part);
-            });
-        compare<Program>(s.name + ", then one rank", s.deterministic, o, one);
-      });
-      guarded(name, "one rank, then " + s.name, [&] {
-        const outcome o = resumed<Program>(
-            folder, 1,
-            [&](const part_of_run& part) {
-              return train_on<Program>({"", 1, {.deterministic = s.deterministic}, 0}, part);
-            },
-            [&](const part_of_run& part) { return train_on_mesh<Program, Plan>(s, part); });
-        compare<Program>("one rank, then " + s.name, s.deterministic, o, one);
-      });
+      const way w = way_of<Program, Plan>(s);
+      verify(w);
+      verify(resumed<Program>(w, by_one, 2, folder));
+      verify(resumed<Program>(by_one, w, 1, folder));
     }
   guarded(name, "alone", [&] {
     alone = train_alone<Program>(folder);
-    if (!Program::draws) compare<Program>("alone", false, alone, one);
+    if (!Program::draws) compare<Program>({"alone"}, alone, one);
   });
   std::printf("%s losses", name.c_str());
   for (const double l : alone.losses) std::printf(" %.9g", l);

@@ -36,6 +36,8 @@ struct any_base_of {
 template <class T>
 inline constexpr bool has_base = requires { T{any_base_of<T>{}}; };
 
+/// Whether an initializer `{}` of the member at this place takes the place of several values: those of an
+/// array's elements.
 template <class T, std::size_t... Before, std::size_t... After>
 consteval bool is_array_at(std::index_sequence<Before...>, std::index_sequence<After...>) {
   constexpr auto any = [](std::size_t) { return anything{}; };

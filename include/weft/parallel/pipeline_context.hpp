@@ -127,9 +127,6 @@ class pipeline_context : public distributed_context {
                       static_cast<std::uint64_t>(distributed_context::micro_batch(micro_batch, count)));
     weigh_batch(micro_batch);
   }
-  index_t part_of_batch(int micro_batch, int count) const {
-    return part_of(distributed_context::micro_batch(micro_batch, count));
-  }
   void before_backward(int chunk, int micro_batch);
   void after_backward(int chunk, int micro_batch);
   void complete_gradients();

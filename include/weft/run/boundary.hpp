@@ -294,7 +294,8 @@ auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, B
     to.leave(inside.depth);
     return body;
   } else {
-    static_assert(decltype(value)::static_shape == Value::static_shape, "the type of the variable stays");
+    static_assert(decltype(value)::static_shape == Value::static_shape,
+                  "what replaces the value of a let has its static shape");
     auto body = resolve(to, v, l.body);
     return let_node<Tag, decltype(value), decltype(body)>{{}, std::move(value), std::move(body)};
   }

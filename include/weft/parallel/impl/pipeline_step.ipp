@@ -115,8 +115,9 @@ WEFT_DEFINE void pipeline_step::forward(const pipeline::step& e) {
   s.recorded = std::move(done.tape);
   if (is_last(e.chunk)) {
     s.out = done.value;
+    const index_t number = run_.micro_batch(e.micro_batch, schedule_.micro_batches);
     if (run_.layer_rank().rank == 0)
-      losses_[static_cast<std::size_t>(run_.part_of_batch(e.micro_batch, schedule_.micro_batches))] =
+      losses_[static_cast<std::size_t>(run_.part_of(number))] =
           run_.loss_weight * statements_.number_of(s.out);
   }
   if (--forwards_left_[static_cast<std::size_t>(e.micro_batch)] == 0) statements_.release(e.micro_batch);
