@@ -112,7 +112,7 @@ class Model:
         r = self.rng
         axis = {"layers": "tp", "sequence": "tp", "positions": "cp", "experts": "ep"}[self.kind]
         fits = {"tp": lambda n: self.heads % n == 0 and n <= self.words, "cp": lambda n: n <= self.positions, "ep": lambda n: self.total % n == 0}[axis]
-        n = r.choice([n for n in (1, 2, 3, 4) if fits(n)])
+        n = r.choice([n for n in (2, 3, 4) if fits(n)] or [1])
         left = self.total // n if axis == "ep" else self.total
         data = next((a for a in ("fsdp", "dp") if a in self.plan), None)
         sizes = {axis: n}
@@ -126,7 +126,7 @@ class Model:
         r = self.rng
         axis = "fsdp" if "fsdp" in self.plan else "dp"
         n = r.choice([n for n in (1, 2) if self.total % n == 0]) if "," in self.plan else 1
-        pp, m = r.choice([p for p in (1, 2, 3) if p <= self.blocks]), self.total // n
+        pp, m = r.choice([p for p in (2, 3) if p <= self.blocks]), self.total // n
         schedules = ["1f1b", "gpipe"]
         if self.blocks >= 2 * pp and m % pp == 0:
             schedules += ["interleaved:2", "breadth-first:2"]
