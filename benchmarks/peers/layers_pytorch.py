@@ -37,8 +37,9 @@ for d in 64, 128:
         g = torch.randn(4096 // t, t, 768 // d, d).transpose(1, 2)
         tasks[f"attention, T {t} D {d}"] = lambda q=q, k=k, v=v, g=g: torch.autograd.grad(
             F.scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v], g)
-for i, o, size, side, options in ((64, 64, 3, 56, dict(padding=1)), (128, 128, 3, 28, dict(padding=1)), (512, 512, 3, 7, dict(padding=1)),
-                                  (256, 64, 1, 56, {}), (3, 64, 7, 224, dict(stride=2, padding=3)), (64, 64, 3, 56, dict(padding=1, groups=64))):
+for i, o, size, side, options in ((64, 64, 3, 56, dict(padding=1)), (128, 128, 3, 28, dict(padding=1)), (256, 256, 3, 14, dict(padding=1)),
+                                  (512, 512, 3, 7, dict(padding=1)), (256, 64, 1, 56, {}), (64, 128, 3, 56, dict(stride=2, padding=1)),
+                                  (3, 64, 7, 224, dict(stride=2, padding=3)), (64, 64, 3, 56, dict(padding=1, groups=64))):
     x = torch.randn(8, i, side, side, requires_grad=True)
     w = torch.randn(o, i // options.get("groups", 1), size, size, requires_grad=True)
     g = F.conv2d(x, w, **options).detach()

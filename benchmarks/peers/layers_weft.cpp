@@ -85,8 +85,11 @@ int main(int, char** values) {
   constexpr conv_options same{.padding = 1};
   convolution.operator()<64, 64, 3, same>("64 to 64, 3 x 3, of 56 x 56", 56);
   convolution.operator()<128, 128, 3, same>("128 to 128, 3 x 3, of 28 x 28", 28);
+  convolution.operator()<256, 256, 3, same>("256 to 256, 3 x 3, of 14 x 14", 14);
   convolution.operator()<512, 512, 3, same>("512 to 512, 3 x 3, of 7 x 7", 7);
   convolution.operator()<256, 64, 1, conv_options{}>("256 to 64, 1 x 1, of 56 x 56", 56);
+  convolution.operator()<64, 128, 3, conv_options{.stride = 2, .padding = 1}>(
+      "64 to 128, 3 x 3 by 2, of 56 x 56", 56);
   convolution.operator()<3, 64, 7, conv_options{.stride = 2, .padding = 3}>(
       "3 to 64, 7 x 7 by 2, of 224 x 224", 224);
   convolution.operator()<64, 64, 3, conv_options{.padding = 1, .groups = 64}>(

@@ -99,6 +99,8 @@ class backend {
   virtual bool multiply_with(const strided&, const strided&, const strided&, const product_epilogue&) {
     return false;
   }
+  /// Whether `multiply` takes operands that are strided::merged; otherwise programs copy them before.
+  virtual bool multiplies_merged() const { return false; }
   /// Whether products of f32 may be computed on tensor cores that round operands to TF32 (10 bits), as
   /// torch.backends.cuda.matmul.allow_tf32. Without effect on devices that have none.
   virtual void allow_tf32(bool) {}

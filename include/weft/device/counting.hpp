@@ -61,6 +61,7 @@ class counting_backend : public backend, private mapped_memory {
   }
 
   bool launches_together() const override { return !holds_messages_; }
+  bool multiplies_merged() const override { return holds_messages_; }
 
   void launch(const kernel_call& call) override {
     for (int i = 0; i < call.args.arguments; ++i)

@@ -14,6 +14,26 @@
 
 namespace weft {
 
+/// Of an operand of a product: the dims of a tensor from which its rows and columns are merged, as windows of
+/// an image are. Element (i, j) is that of the i-th row and the j-th column in row-major order.
+struct merged_dims {
+  struct side {
+    int order = 0;
+    index_t extent[max_order]{}, stride[max_order]{};
+
+    /// Adds a dim inside the others, as one with the last if both have a common stride.
+    constexpr void add_inner(index_t inner_extent, index_t inner_stride) {
+      if (inner_extent == 1) return;
+      const int last = order - 1;
+      const bool is_one = last >= 0 && stride[last] == inner_extent * inner_stride;
+      if (!is_one) ++order;
+      extent[order - 1] = is_one ? extent[last] * inner_extent : inner_extent;
+      stride[order - 1] = inner_stride;
+    }
+  };
+  side rows, columns;
+};
+
 /// A tensor in device memory: strides in elements, any of which may be 0 or negative.
 struct strided {
   void* pointer = nullptr;
@@ -21,6 +41,9 @@ struct strided {
   shape extents{};
   index_t stride[max_order]{};
   bool adds = false;  // of a result: it is added to what the memory holds
+  /// If not null: where rows and columns are; the last two strides are those of a copy, one of them 1. Only
+  /// for devices that ask for it, backend::multiplies_merged.
+  const merged_dims* merged = nullptr;
 
   template <class T>
   T* data() const {

@@ -18,10 +18,10 @@ inline constexpr const char* fold_windows_text = R"(
     long inner_down = attribute(3) >> 32, inner_across = attribute(3) & 0xffffffff;
     out0_t sum = out0_adds ? out0_load(item) : (out0_t)0;
     for (long k = 0; k < in0_extent(order - 2); ++k) {
-      long i = y - k * inner_down;
+      long i = y + (attribute(4) >> 32) - k * inner_down;
       if (i < 0 || i % down || i / down >= in0_extent(order - 4)) continue;
       for (long l = 0; l < in0_extent(order - 1); ++l) {
-        long j = x - l * inner_across;
+        long j = x + (attribute(4) & 0xffffffff) - l * inner_across;
         if (j < 0 || j % across || j / across >= in0_extent(order - 3)) continue;
         sum += in0_load(at + i / down * in0_stride(order - 4) + j / across * in0_stride(order - 3) +
                         k * in0_stride(order - 2) + l * in0_stride(order - 1));

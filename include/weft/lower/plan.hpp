@@ -52,6 +52,7 @@ struct step_entry {
   unsigned extents = 0;                   // which attributes are extents, as bits
   shape space{};                          // of kernels: the space over which they run
   int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // in plan::operands, in this order
+  bool is_copy = false;                                           // a kernel that makes elements contiguous
   bool in_slices = false;  // a product whose result the next step exchanges, which may be done slice by slice
 };
 
@@ -169,6 +170,7 @@ class planner {
       s.space = group.space;
       for (int m : group.nodes)
         if (g_[m].op->kind == op::op_kind::reduce) s.at = g_[m].at;
+      s.is_copy = group.nodes.size() == 1 && g_[group.nodes[0]].op == &info_of<op::contiguous>;
       s.inputs = append(code.inputs);
       s.outputs = append(code.outputs);
       s.arguments = append(code.arguments);

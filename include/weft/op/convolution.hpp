@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Convolution and pooling: matrix products and reductions over windows of the last two dims. Windows are a
-// view; only what a product reads is copied, and backward copies it again.
+// view, which products on CPUs read in place; other devices copy it for them.
 //
 //   auto y = relu(conv2d<conv_options{.padding = 1}>(x, weight, bias));     // [B, C, H, W] -> [B, O, H, W]
 //   auto z = max_pool2d<2>(y);                                             // [B, O, H / 2, W / 2]
@@ -84,6 +84,16 @@ constexpr void pad_extents(Dims& dims, shape& s, height_width by) {
   s[s.order - 2] = dims.add(s[s.order - 2], 2 * by.height);
   s[s.order - 1] = dims.add(s[s.order - 1], 2 * by.width);
 }
+/// Zeros around the last two dims.
+constexpr auto padded(auto x, height_width by) {
+  const auto pad_dim = [](auto v, int dim, index_t zeros) {
+    if (zeros == 0) return v;
+    const attributes at{{dim, zeros, v.owner->dims.add(v.extents()[dim], 2 * zeros), 1}, 4};
+    return v.owner->template apply<pad>(at, v);
+  };
+  const int order = x.extents().order;
+  return pad_dim(pad_dim(x, order - 2, by.height), order - 1, by.width);
+}
 constexpr bool is_image(const shape& s) { return s.order >= 2 && s.order + 2 <= max_order; }
 }  // namespace detail
 
@@ -108,8 +118,9 @@ struct windows : view<1> {
   static constexpr auto vjp(auto g, auto y, auto x);
 };
 
-/// The adjoint of `windows`: [..., windows, windows, height, width] -> [..., v0, v1], where each element is
-/// the sum of those that are windows on it. v2 packs the steps between windows, v3 those within one.
+/// The adjoint of `windows` of a padded operand: [..., windows, windows, height, width] -> [..., v0, v1],
+/// where each element is the sum of those that are windows on it. v2 packs the steps between windows, v3
+/// those within one, v4 the padding.
 struct fold_windows : rule<1> {
   static constexpr unsigned extents = 0b11;
   static constexpr auto kind = op_kind::native;
@@ -126,18 +137,19 @@ struct fold_windows : rule<1> {
     s[s.order - 1] = at[1];
     return result;
   }
-  static constexpr auto vjp(auto g, auto y, auto x) {
-    const shape& s = x.extents();
-    const height_width size(s[s.order - 2], s[s.order - 1]);
-    return g.owner->template apply<windows>(attributes{{size.packed(), y.attribute(2), y.attribute(3)}, 3},
-                                            g);
-  }
+  static constexpr auto vjp(auto g, auto y, auto x);
 };
 
 constexpr auto windows::vjp(auto g, auto y, auto x) {
   const shape& s = x.extents();
-  const attributes at{{s[s.order - 2], s[s.order - 1], y.attribute(1), y.attribute(2)}, 4};
+  const attributes at{{s[s.order - 2], s[s.order - 1], y.attribute(1), y.attribute(2), 0}, 5};
   return g.owner->template apply<fold_windows>(at, g);
+}
+constexpr auto fold_windows::vjp(auto g, auto y, auto x) {
+  const shape& s = x.extents();
+  const height_width size(s[s.order - 2], s[s.order - 1]);
+  return g.owner->template apply<windows>(attributes{{size.packed(), y.attribute(2), y.attribute(3)}, 3},
+                                          detail::padded(g, height_width::of(y.attribute(4))));
 }
 
 /// Base of what has one element for each window, [..., H, W] -> [..., windows, windows]: v0 packs the size of
@@ -245,16 +257,6 @@ struct conv2d : rule<2> {
 };
 
 namespace detail {
-/// Zeros around the last two dims.
-constexpr auto padded(auto x, height_width by) {
-  const auto pad_dim = [](auto v, int dim, index_t zeros) {
-    if (zeros == 0) return v;
-    const attributes at{{dim, zeros, v.owner->dims.add(v.extents()[dim], 2 * zeros), 1}, 4};
-    return v.owner->template apply<pad>(at, v);
-  };
-  const int order = x.extents().order;
-  return pad_dim(pad_dim(x, order - 2, by.height), order - 1, by.width);
-}
 /// Windows with the positions in them first: [..., height, width, windows, windows].
 constexpr auto windows_last(auto x, height_width size, index_t step, index_t dilation) {
   const auto v = x.owner->template apply<windows>(attributes{{size.packed(), step, dilation}, 3}, x);
@@ -343,17 +345,14 @@ struct conv_matrices {
     const auto columns =
         g.owner->template apply<contract>(is_narrow(g.type()) ? wide : attributes{},
                                           expand_batch(weight, made_of), expand_batch(made_of, weight));
+    constexpr index_t one = height_width(1).packed();
+    if (size[2] * size[3] == 1 && at[0] == one && at[1] == 0) return reshape_to(columns, image);
     const auto v = reshape_to(
         columns, {6, {dims.multiply(made[0], groups()), size[1], size[2], size[3], made[2], made[3]}});
-    shape s = image;
-    const auto padding = height_width::of(at[1]);
-    pad_extents(dims, s, padding);
-    const auto sums = g.owner->template apply<fold_windows>(attributes{{s[2], s[3], at[0], at[2]}, 4},
-                                                            permute_dims(v, {{0, 1, 4, 5, 2, 3}, 6}));
-    const auto inside = [&](auto of, int dim, index_t by) {
-      return by == 0 ? of : slice_dim(of, dim, by, dims.add(by, image[dim]));
-    };
-    return inside(inside(reshape_to(sums, s), 2, padding.height), 3, padding.width);
+    return reshape_to(
+        g.owner->template apply<fold_windows>(attributes{{image[2], image[3], at[0], at[2], at[1]}, 5},
+                                              permute_dims(v, {{0, 1, 4, 5, 2, 3}, 6})),
+        image);
   }
 };
 }  // namespace detail
@@ -395,9 +394,10 @@ constexpr auto windows(X x) {
 ///
 ///   conv2d<conv_options{.stride = 2, .padding = {1, 0}}>(x, weight)
 ///
-/// Computed as matrix products of the weight and a copy of all windows: C height width numbers for each
-/// element of the result's images, in memory during forward and again during backward, for
-/// which x is kept. With as many groups as channels and outputs (O static), without products and copies.
+/// Computed as matrix products of the weight and all windows. They are C height width numbers for each
+/// element of the result's images, which are in memory during backward, unless x needs no gradient or windows
+/// are 1 x 1, and on other devices than CPUs during forward. Backward keeps x. With as many groups as
+/// channels and outputs (O static), without products.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv2d(X x, W weight) {
   return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(

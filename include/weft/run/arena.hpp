@@ -2,7 +2,8 @@
 // The arena of a program: memory for its intermediate values. Values with disjoint lifetimes share memory. A
 // value without elements has an address, too.
 //
-//   const arena_plan a = plan_arena(plan, [&](int value) { return bytes_of(value); });
+//   const arena_plan a = plan_arena(plan, [&](int value) { return bytes_of(value); },
+//                                   [&](int value) { return lifetime_of(value); });
 //   arena_base + a.offsets[value];
 #pragma once
 
@@ -11,6 +12,11 @@
 #include <weft/lower/plan.hpp>
 
 namespace weft::runtime {
+
+/// The first and the last launch that accesses a value; -1: none.
+struct lifetime {
+  int first = -1, last = -1;
+};
 
 /// Offsets of the values that are kept in the arena, and its size; both in bytes.
 struct arena_plan {
@@ -29,13 +35,13 @@ struct arena_block {
 };
 
 constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const auto& bytes_of,
-                                             const auto& launch_of) {
+                                             const auto& lifetime_of) {
   sequence<arena_block> blocks;
   for (int i = 0; i < static_cast<int>(p.values.size()); ++i) {
     const lower::value_entry& v = p.values[static_cast<std::size_t>(i)];
-    if (v.where == lower::storage::computed && v.first_step >= 0 && v.output < 0)
-      blocks.push_back({i, (std::max<std::size_t>(bytes_of(i), 1) + 63) / 64 * 64, launch_of(v.first_step),
-                        launch_of(v.last_step)});
+    const lifetime live = lifetime_of(i);
+    if (v.where == lower::storage::computed && live.first >= 0 && v.output < 0)
+      blocks.push_back({i, (std::max<std::size_t>(bytes_of(i), 1) + 63) / 64 * 64, live.first, live.last});
   }
   return blocks;
 }
@@ -66,17 +72,12 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
 }
 }  // namespace detail
 
-/// Plans the arena of a program; bytes_of(i) is the size of value i in bytes, launch_of(s) the number of the
-/// launch of step s, which does not fall with s. Quadratic in the number of values.
-template <class BytesOf, class LaunchOf>
+/// Plans the arena of a program; bytes_of(i) is the size of value i in bytes, lifetime_of(i) its lifetime.
+/// Quadratic in the number of values.
+template <class BytesOf, class LifetimeOf>
 constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_of,
-                                const LaunchOf& launch_of) {
-  return detail::place(detail::arena_blocks(p, bytes_of, launch_of), static_cast<int>(p.values.size()));
-}
-/// The same where each step is a launch of its own.
-template <class BytesOf>
-constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_of) {
-  return plan_arena(p, bytes_of, [](int step) { return step; });
+                                const LifetimeOf& lifetime_of) {
+  return detail::place(detail::arena_blocks(p, bytes_of, lifetime_of), static_cast<int>(p.values.size()));
 }
 
 }  // namespace weft::runtime

@@ -15,7 +15,7 @@
 
 #include <weft/device/counting.hpp>
 #include <weft/device/device.hpp>
-#include <weft/run/arena.hpp>
+#include <weft/run/merged_operand.hpp>
 #include <weft/run/program.hpp>
 
 namespace weft {
@@ -32,7 +32,16 @@ consteval std::size_t peak_bytes() {
     const tensor_spec f = p.values[static_cast<std::size_t>(value)].result;
     return static_cast<std::size_t>(f.extents.size() * size_of(f.type));
   };
-  const std::size_t arena = runtime::plan_arena(p, bytes_of).bytes;
+  symbol_table numbers;
+  sequence<layout> layouts;
+  for (const lower::value_entry& v : p.values) {
+    layouts.push_back(v.where == lower::storage::view ? layouts[v.source]
+                                                      : contiguous_layout(numbers, v.result.extents));
+    if (v.where == lower::storage::view) make_view(numbers, v.view, v.at, v.result.extents, layouts.back());
+  }
+  const auto copied = runtime::find_elided_copies(p, [&](int v) -> const layout& { return layouts[v]; });
+  const auto lifetime_of = [&](int v) { return runtime::steps_of(p, copied, v); };
+  const std::size_t arena = runtime::plan_arena(p, bytes_of, lifetime_of).bytes;
   std::size_t bytes = arena ? caching_allocator::size_class(arena) : 0;
   for (int o : p.outputs) bytes += caching_allocator::size_class(bytes_of(o));
   return bytes;

@@ -14,9 +14,9 @@
 #include <weft/base/poison.hpp>
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
-#include <weft/run/arena.hpp>
 #include <weft/run/execution_hooks.hpp>
 #include <weft/run/joined_product.hpp>
+#include <weft/run/merged_operand.hpp>
 #include <weft/run/step_observer.hpp>
 #include <weft/run/symbols.hpp>
 #include <weft/run/tapped.hpp>
@@ -148,6 +148,7 @@ class specialization {
     int number = 0;           // of a kernel, among the kernels
     bool has_scratch = false;  // of a native op
     joined_product joined{};  // of a product
+    bool is_elided = false;   // a copy that is not made
     bool done = false;        // in this run, together with a product
   };
 
@@ -184,9 +185,10 @@ class specialization {
   attributes resolved(attributes at, unsigned extents) const;
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
   const layout& layout_of(int id) const { return layouts_[id]; }
+  /// The value in whose memory `id` is read.
   int base_of(int id) const {
-    while (value(id).where == storage::view) id = value(id).source;
-    return id;
+    const int base = runtime::base_of(plan_, id), copied = copied_[base];
+    return copied < 0 ? base : runtime::base_of(plan_, copied);
   }
   any_number number(int id, const recycled_vector<any_number>& numbers) const;
 
@@ -233,6 +235,8 @@ class specialization {
   [[gnu::cold]] bool is_exchanged(int base, int step) const;
 
   strided tensor_of(int id) const;
+  /// Operand `i` of a product, a copy of which is not made.
+  void read_where_copied(int i);
 
   [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
                              prepared& ready);
@@ -293,6 +297,8 @@ class specialization {
   sequence<void*> leaves_;
   sequence<output_memory> outputs_;
   sequence<layout> layouts_;                // by value
+  elided_copies copied_;
+  sequence<merged_dims> merged_;            // by operand, if copies are not made
   sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;
   std::size_t scratch_bytes_ = 0;

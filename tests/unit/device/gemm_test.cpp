@@ -2,12 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include <weft/base/philox.hpp>
-#include <weft/device/cpu/gemm.hpp>
+#include <weft/device/cpu/product.hpp>
 
 #include "../../compare.hpp"
 
@@ -77,6 +78,159 @@ TEST_CASE("matmul bf16 and f16: sums in f32, rounded once") {
   check_sizes<bfloat16, float>(3e-5);
   check_sizes<float16>(3e-5, 0x1p-11);
   check_sizes<float16, float>(3e-5);
+}
+
+namespace {
+
+/// Numbers that nobody chose.
+class numbers {
+ public:
+  explicit numbers(std::uint32_t seed) : seed_(seed) {}
+  index_t up_to(index_t n) {
+    return static_cast<index_t>(philox_word({5, seed_}, next_++) % static_cast<std::uint64_t>(n + 1));
+  }
+  template <class List>
+  index_t of(const List& list) {
+    return list[static_cast<std::size_t>(up_to(static_cast<index_t>(std::size(list)) - 1))];
+  }
+
+ private:
+  std::uint32_t seed_;
+  std::uint64_t next_ = 0;
+};
+
+/// Operand [batch, rows, columns] of a product, in memory where everything else is NaN.
+template <class T>
+struct merged_operand {
+  strided t;
+  merged_dims dims;
+  std::vector<T> memory;
+  std::vector<double> elements;  // row-major
+
+  /// `line`: 0 or 1, the dim of the matrix along which elements lie. Dims overlap, as windows do.
+  merged_operand(numbers& some, index_t batches, const index_t (&sizes)[2], bool is_merged, int line,
+                 bool is_shared) {
+    t.type = dtype_of<T>;
+    t.extents = {3, {batches, sizes[0], sizes[1]}};
+    t.stride[1 + line] = 1;
+    t.stride[2 - line] = sizes[line] + (some.up_to(3) == 0);
+    index_t last = 0;
+    const auto add = [&](merged_dims::side& side, index_t extent, index_t stride) {
+      last += (extent - 1) * stride;
+      side.extent[side.order] = extent;
+      side.stride[side.order++] = stride;
+    };
+    if (is_merged) {
+      const index_t step = 1 + some.up_to(2);
+      for (int d = 0; d < 2; ++d) {
+        merged_dims::side& side = d == 0 ? dims.rows : dims.columns;
+        index_t left = sizes[d];
+        for (const index_t parts : {index_t{2}, index_t{3}})
+          if (left > parts && left % parts == 0 && some.up_to(1) == 1) {
+            add(side, parts, 1 + some.up_to(40));
+            left /= parts;
+          }
+        add(side, left, d == line ? step : 1 + some.up_to(70));
+      }
+      t.merged = &dims;
+    } else {
+      for (int d = 0; d < 2; ++d) last += (sizes[d] - 1) * t.stride[1 + d];
+    }
+    t.stride[0] = is_shared ? 0 : last + 1 + some.up_to(3);
+    memory.assign(static_cast<std::size_t>((batches - 1) * t.stride[0] + last + 1),
+                  T(std::numeric_limits<float>::quiet_NaN()));
+    const auto at = [&](index_t b, index_t i, index_t j) -> T& {
+      const auto offset = [&](const merged_dims::side& side, index_t index) {
+        index_t o = 0;
+        for (int d = side.order; d-- > 0; index /= side.extent[d])
+          o += index % side.extent[d] * side.stride[d];
+        return o;
+      };
+      const index_t within =
+          is_merged ? offset(dims.rows, i) + offset(dims.columns, j) : i * t.stride[1] + j * t.stride[2];
+      return memory[static_cast<std::size_t>(b * t.stride[0] + within)];
+    };
+    for (int pass = 0; pass < 2; ++pass)
+      for (index_t b = 0; b < batches; ++b)
+        for (index_t i = 0; i < sizes[0]; ++i)
+          for (index_t j = 0; j < sizes[1]; ++j)
+            if (pass == 0) at(b, i, j) = T(static_cast<float>(some.up_to(1000)) / 1000 - 0.5f);
+            else elements.push_back(static_cast<double>(at(b, i, j)));
+    t.pointer = memory.data();
+  }
+  merged_operand(const merged_operand&) = delete;
+};
+
+template <class T, class Out>
+void check_merged(double tolerance, double rounding) {
+  executor threads(2);
+  constexpr index_t extents[] = {1, 2, 6, 12, 30, 54, 60, 132, 294, 600},
+                    depths[] = {1, 5, 36, 60, 144, 540, 1100};
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    numbers some(seed);
+    const bool joins = some.up_to(2) == 0;  // mostly: products with the same left operand
+    const index_t batches = 1 + joins + some.up_to(3 - joins),
+                  k = joins ? 60 + some.up_to(500) : some.of(depths);
+    index_t m = joins ? 1 + some.up_to(30) : some.of(extents),
+            n = joins ? (some.up_to(1) == 0 ? 1 : 1 + some.up_to(60)) : some.of(extents);
+    while (batches * m * n * k > 1'000'000) (m > n ? m : n) /= 2;
+    const bool merges_a = !joins && some.up_to(2) == 0, merges_b = some.up_to(1) == 1,
+               adds = some.up_to(1) == 1;
+    merged_operand<T> a(some, batches, {m, k}, merges_a, static_cast<int>(some.up_to(1)),
+                        joins || some.up_to(3) == 0),
+        b(some, batches, {k, n}, merges_b, static_cast<int>(joins || some.up_to(2) != 0), some.up_to(4) == 0);
+    std::vector<Out> c(static_cast<std::size_t>(batches * m * n), Out(7));
+    strided result;
+    result.pointer = c.data();
+    result.type = dtype_of<Out>;
+    result.extents = {3, {batches, m, n}};
+    result.adds = adds;
+    set_contiguous(result);
+    const auto multiply = [&](index_t first, index_t count, Out* to) {
+      strided in[] = {a.t, b.t}, out = result;
+      for (strided& t : in) t.pointer = t.data<T>() + first * t.stride[0];
+      for (strided* t : {&in[0], &in[1], &out}) t->extents[0] = count;
+      out.pointer = to;
+      cpu::product<T>({{in, {&out, 1}, {}, 0}, threads});
+    };
+    multiply(0, batches, c.data());
+    std::vector<Out> alone(c.size(), Out(7));
+    for (index_t p = 0; p < batches; ++p) multiply(p, 1, alone.data() + p * m * n);
+    const bool same = std::memcmp(alone.data(), c.data(), c.size() * sizeof(Out)) == 0;
+    std::vector<double> sums;
+    for (index_t p = 0; p < batches; ++p)
+      for (index_t i = 0; i < m; ++i)
+        for (index_t j = 0; j < n; ++j) {
+          double sum = adds ? 7 : 0;
+          for (index_t q = 0; q < k; ++q)
+            sum += a.elements[static_cast<std::size_t>((p * m + i) * k + q)] *
+                   b.elements[static_cast<std::size_t>((p * k + q) * n + j)];
+          sums.push_back(sum);
+        }
+    CAPTURE(seed);
+    CAPTURE(batches);
+    CAPTURE(m);
+    CAPTURE(n);
+    CAPTURE(k);
+    CHECK(same);
+    CHECK(test::matches(std::vector<double>(c.begin(), c.end()), sums,
+                        {.absolute = tolerance, .relative = rounding}));
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "rows and columns merged from dims without a common stride, and products with the same left operand, "
+    "f32") {
+  check_merged<float, float>(3e-5, 0);
+}
+TEST_CASE("the same, f64") { check_merged<double, double>(1e-12, 0); }
+TEST_CASE("the same, bf16 and f16") {
+  check_merged<bfloat16, bfloat16>(3e-5, 0x1p-8);
+  check_merged<bfloat16, float>(3e-5, 0);
+  check_merged<float16, float16>(3e-5, 0x1p-11);
+  check_merged<float16, float>(3e-5, 0);
 }
 
 TEST_CASE("vectors of storage types are rounded and widened as elements are") {

@@ -343,10 +343,12 @@ inline array windowed(std::string_view op, const array& x, const std::vector<ind
     array out(extents);
     std::size_t k = 0;
     for_each_position(x.extents, [&](position p) {
-      p[d] = p[d] * high(at[2]) + p[d + 2] * high(at[3]);
-      p[d + 1] = p[d + 1] * low(at[2]) + p[d + 3] * low(at[3]);
+      p[d] = p[d] * high(at[2]) + p[d + 2] * high(at[3]) - high(at[4]);
+      p[d + 1] = p[d + 1] * low(at[2]) + p[d + 3] * low(at[3]) - low(at[4]);
       p.resize(d + 2);
-      out.at[number_of_position(out, p)] += x.at[k++];
+      const double term = x.at[k++];  // of windows on the padding, too
+      if (p[d] >= 0 && p[d] < extents[d] && p[d + 1] >= 0 && p[d + 1] < extents[d + 1])
+        out.at[number_of_position(out, p)] += term;
     });
     return out;
   }

@@ -36,6 +36,7 @@ class cpu_backend : public backend {
   void launch(const kernel_call& call) override;
 
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override;
+  bool multiplies_merged() const override { return true; }
 
   void copy(const strided& from, const strided& to) override;
 

@@ -135,11 +135,6 @@ void multiply_by_dots(const block_range& range, index_t depth, const matrix<From
                  std::min<index_t>(columns, range.j1 - j), c.from(i, j));
 }
 
-template <class From>
-matrix<From> transposed(const matrix<From>& x) {
-  return {x.data, x.column, x.row};
-}
-
 /// How products of few rows are computed: not by these kernels, by dot products, or row by row of B.
 enum class few_rows : std::uint8_t { no, dots, spread };
 
@@ -147,6 +142,7 @@ enum class few_rows : std::uint8_t { no, dots, spread };
 template <class From>
 few_rows few_rows_of(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
   using B = dot_blocking<From>;
+  if (a.is_merged() || b.is_merged()) return few_rows::no;
   const bool contiguous = a.column == 1 && b.row == 1;
   if (contiguous && (b.column != 1 || size.n == 1))
     return size.m <= B::most_rows(size.k) ? few_rows::dots : few_rows::no;

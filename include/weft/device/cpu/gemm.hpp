@@ -65,7 +65,7 @@ class blocked_product {
         if (reads_in_place(rows, columns)) {
           multiply_panel(at, tiles, j0, columns, reinterpret_cast<const T*>(b_.data + k0 * b_.row + j0),
                          b_.row, sum);
-        } else if (direct() && std::is_same_v<T, From> && b_.column == 1 && columns == B::tile_columns) {
+        } else if (packs_on_the_way(columns)) {
           multiply_and_pack(at, tiles, j0, b_packed);
           multiply_panel(at, tiles, j0, columns, b_packed, B::tile_columns, sum, B::tile_rows);
         } else {
@@ -110,7 +110,7 @@ class blocked_product {
  private:
   static constexpr index_t n = elements_in<T>;
   /// Whether sums are accumulated in C.
-  bool direct() const { return std::is_same_v<Out, S> && !plan_.transposed; }
+  bool direct() const { return std::is_same_v<Out, S> && !plan_.transposed && c_.piece == 0; }
 
   /// Rows i0 to i0 + rows - 1 of A, for `depth` packed elements from the k0-th on.
   struct block {
@@ -164,9 +164,15 @@ class blocked_product {
 
   /// Whether a panel of B is read so few times that packing it is not worthwhile.
   bool reads_in_place(index_t rows, index_t columns) const {
-    if (!std::is_same_v<T, From> || b_.column != 1) return false;
+    if (!std::is_same_v<T, From> || b_.column != 1 || b_.is_merged()) return false;
     if (columns == B::tile_columns) return rows <= B::tile_rows;
     return rows <= 64 && columns == micro_kernels<T>::vectors_for(columns) * B::lanes;
+  }
+
+  /// Whether a panel of B is packed while it is read for the first time.
+  bool packs_on_the_way(index_t columns) const {
+    return direct() && std::is_same_v<T, From> && b_.column == 1 && !b_.is_merged() &&
+           columns == B::tile_columns;
   }
 
   bool adds(const block& at) const { return at.k0 > 0 || (direct() && c_.add); }
@@ -186,7 +192,17 @@ class blocked_product {
     if (plan_.transposed)
       store_transposed_tile<B::tile_columns>(sums, c_.data + j0 * c_.row + at.i0, c_.row, at.rows, columns,
                                              c_.add);
-    else store_tile<B::tile_columns>(sums, c_.data + at.i0 * c_.row + j0, c_.row, at.rows, columns, c_.add);
+    else store(at, sums, j0, columns);
+  }
+
+  /// Stores sums of a panel to C, piece by piece.
+  void store(const block& at, const S* sums, index_t j0, index_t columns) const {
+    for (index_t j = 0, some; j < columns; j += some) {
+      const index_t before = c_.piece == 0 ? 0 : (j0 + j) / c_.piece, first = j0 + j - before * c_.piece;
+      some = c_.piece == 0 ? columns : std::min(columns - j, c_.piece - first);
+      store_tile<B::tile_columns>(sums + j, c_.data + before * c_.next + at.i0 * c_.row + first, c_.row,
+                                  at.rows, some, c_.add);
+    }
   }
 
   /// Multiplies the first tile of a block by a panel of B, which is packed on the way.
@@ -254,7 +270,7 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
   const bool transposes = size.n == 1 && first.c.row == 1;
   const auto in_rows = [&](const operands_of_product<From, Out>& o) -> operands_of_product<From, Out> {
     if (!transposes) return o;
-    return {detail::transposed(o.b), detail::transposed(o.a), {o.c.data, size.m, o.c.add}};
+    return {o.b.transposed(), o.a.transposed(), {o.c.data, size.m, o.c.add}};
   };
   const gemm_size rows = transposes ? gemm_size{1, size.m, size.k} : size;
   const operands_of_product<From, Out> first_rows = in_rows(first);

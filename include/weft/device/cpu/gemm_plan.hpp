@@ -32,8 +32,7 @@ class gemm_plan {
       : transposed(is_better_transposed(product, a, b)), size(product) {
     if (transposed) {
       std::swap(size.m, size.n);
-      a = std::exchange(b, {a.data, 1, a.row});
-      std::swap(a.row, a.column);
+      a = std::exchange(b, a.transposed()).transposed();
     }
     const bool by_column = a.row == 1 && a.column != 1;
     depth = quotient_up(size.k, elements);
@@ -73,8 +72,9 @@ class gemm_plan {
 
   /// Contiguous rows of whole packed elements, unless they all map to the same cache sets.
   static bool can_read_in_place(const gemm_size& size, const matrix<From>& a) {
-    return sizeof(T) == elements * sizeof(From) && a.column == 1 && size.k % elements == 0 &&
-           a.row % elements == 0 && reinterpret_cast<std::uintptr_t>(a.data) % sizeof(T) == 0 &&
+    return !a.is_merged() && sizeof(T) == elements * sizeof(From) && a.column == 1 &&
+           size.k % elements == 0 && a.row % elements == 0 &&
+           reinterpret_cast<std::uintptr_t>(a.data) % sizeof(T) == 0 &&
            a.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
   }
 

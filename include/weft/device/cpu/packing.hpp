@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Operands of matrix products, and their packing: parts are stored in the order in which they are read, in
-// the type that is multiplied.
+// Packing of operands of matrix products: parts are stored in the order in which they are read, in the type
+// that is multiplied.
 //
 // bf16 and f16 are widened while they are packed, or bf16 packed as pairs if the machine multiplies pairs.
 #pragma once
@@ -9,33 +9,11 @@
 
 #include <algorithm>
 
+#include <weft/device/cpu/matrix.hpp>
 #include <weft/device/multiply.hpp>
-#include <weft/device/storage.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
-
-/// Sizes of a product: C [m, n] = A [m, k] B [k, n].
-struct gemm_size {
-  index_t m, n, k;
-};
-
-/// Element (i, j) of a matrix is data[i * row + j * column].
-template <class T>
-struct matrix {
-  const T* data;
-  index_t row, column;
-};
-
-/// A result with contiguous rows; with `add` the product is added to it.
-template <class T>
-struct result_matrix {
-  T* data;
-  index_t row;
-  bool add = false;
-
-  result_matrix from(index_t i, index_t j) const { return {data + i * row + j, row, add}; }
-};
 
 namespace detail {
 
@@ -206,6 +184,10 @@ inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) {
 /// Rows of a tile that is packed by columns, rounded up.
 inline constexpr int packed_column = 8;
 
+/// Packed elements of K for which a block of a merged operand is copied to the first-level cache: of tiles of
+/// A and of panels of B.
+inline constexpr index_t merged_tile_depth = 128, merged_panel_depth = 32;
+
 /// Layout of packed rows of A: distances between rows of a tile, between its columns, between tiles.
 struct tile_layout {
   index_t row, column, tile;
@@ -217,6 +199,18 @@ template <class T, int Rows, class From>
 void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements,
                 const tile_layout& layout, T* to) {
   constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
+  if (a.is_merged()) {
+    From copied[copied_block_size(Rows, merged_tile_depth * n)];
+    for (index_t i = 0; i < rows; i += Rows)
+      for (index_t k = 0; k < depth; k += merged_tile_depth) {
+        const index_t some = std::min<index_t>(Rows, rows - i),
+                      some_depth = std::min(merged_tile_depth, depth - k),
+                      left = std::min(some_depth * n, elements - k * n);
+        pack_tiles<T, Rows>(copied_block(a, i0 + i, some, k0 + k * n, left, copied), 0, some, 0, some_depth,
+                            left, layout, to + i / Rows * layout.tile + k * layout.column);
+      }
+    return;
+  }
   const From* const from = a.data + i0 * a.row + k0 * a.column;
   if (a.column == 1) {
     for (index_t i = 0; i < rows; ++i) {
@@ -256,6 +250,16 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   using L = lane_of<T>;
   using V = simd::vec<L, packed_lanes<T>>;
   constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
+  if (b.is_merged()) {
+    From copied[copied_block_size(Width, merged_panel_depth * n)];
+    const index_t block = std::min<index_t>(merged_panel_depth * (Width / columns), merged_tile_depth);
+    for (index_t k = 0; k < depth; k += block) {
+      const index_t some = std::min(block, depth - k), left = std::min(some * n, elements - k * n);
+      pack_panel<T, Width>(copied_block(b, k0 + k * n, left, j0, columns, copied), 0, some, left, 0, columns,
+                           to + k * Width);
+    }
+    return;
+  }
   const From* from = b.data + k0 * b.row + j0 * b.column;
   const auto lanes_of = [&](index_t k, index_t j) { return reinterpret_cast<L*>(to + k * Width + j); };
   if (b.column == 1) {
@@ -303,7 +307,8 @@ void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t co
   constexpr index_t lanes = packed_lanes<S>;
   for (index_t i = 0; i < height; ++i)
     for (index_t j = 0; j < columns; j += lanes)
-      store_sums(c + i * c_row + j, simd::load<simd::vec<S, lanes>>(sums + i * Width + j), columns - j, add);
+      store_sums(c + i * c_row + j, simd::load_some<simd::vec<S, lanes>>(sums + i * Width + j, columns - j),
+                 columns - j, add);
 }
 
 /// The same for the transposed tile: its row i is column i of C.

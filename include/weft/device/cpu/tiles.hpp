@@ -74,6 +74,18 @@ inline void tile_kernel(index_t rows, index_t columns, index_t depth, const void
 inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, index_t k0, index_t depth,
                            index_t elements, bf16_pair* to) {
   constexpr int side = tile_blocking::side, row = tile_blocking::packed_row;
+  if (a.is_merged()) {
+    bfloat16 copied[copied_block_size(side, 2 * merged_tile_depth)];
+    for (index_t i = 0; i < rows; i += side)
+      for (index_t k = 0; k < depth; k += merged_tile_depth) {
+        const index_t some = std::min<index_t>(side, rows - i),
+                      some_depth = std::min(merged_tile_depth, depth - k),
+                      left = std::max<index_t>(std::min(some_depth * 2, elements - k * 2), 0);
+        pack_tile_rows(copied_block(a, i0 + i, some, k0 + 2 * k, left, copied), 0, some, 0, some_depth, left,
+                       to + i * row + k);
+      }
+    return;
+  }
   using V = simd::vec<std::uint32_t, side>;
   const auto lanes_of = [&](index_t i, index_t k) {
     return reinterpret_cast<std::uint32_t*>(to + i * row + k);
@@ -120,7 +132,7 @@ class tile_product {
     panels_ = quotient_up(range.j1 - range.j0, B::tile_columns);
     parts_ = quotient_up(elements, 2 * B::depth);
     part_ = quotient_up(quotient_up(elements, parts_), 2 * B::side) * 2 * B::side;
-    a_in_place_ = a.column == 1 && elements % (2 * B::side) == 0 && a.row * 2 % 4096 != 0;
+    a_in_place_ = !a.is_merged() && a.column == 1 && elements % (2 * B::side) == 0 && a.row * 2 % 4096 != 0;
     const index_t sums = parts_ > 1 ? block_rows_ * panels_ * B::tile_columns : tile_size;
     const index_t packed = B::panels * panel_size + block_rows_ * B::packed_row;
     sums_ = static_cast<float*>(scratch.get(static_cast<std::size_t>(4 * (sums + packed))));

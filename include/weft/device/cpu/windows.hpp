@@ -6,6 +6,8 @@
 
 #include <weft/device/cpu/executor.hpp>
 #include <weft/device/native.hpp>
+#include <weft/device/simd.hpp>
+#include <weft/device/storage.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -26,39 +28,84 @@ void for_each_plane(const native_call& call, index_t work, const F& f) {
   const strided& out = call.out[0];
   index_t planes = 1;
   for (int d = 0; d < out.extents.order - 2; ++d) planes *= out.extents[d];
-  for_each_plane(call.threads, planes, work, [&](index_t plane, scratch_memory&) { f(plane); });
+  for_each_plane(call.threads, planes, work, f);
 }
+}  // namespace detail
+
+namespace detail {
+/// sums[i] += row[i] in vectors of `lanes` or fewer, without masks: others follow that overlap.
+template <int Lanes, class T>
+void add_vectors(T* sums, const T* row, index_t n) {
+  using V = simd::vec<T, Lanes>;
+  index_t i = 0;
+  for (; i + Lanes <= n; i += Lanes) simd::store(sums + i, simd::load<V>(sums + i) + simd::load<V>(row + i));
+  if constexpr (Lanes > 1) add_vectors<Lanes / 2>(sums + i, row + i, n - i);
+}
+/// sums[i] += row[i * stride].
+template <class T>
+void add_row(T* sums, const T* row, index_t stride, index_t n) {
+  if constexpr (!is_storage_type<T>)
+    if (stride == 1) return add_vectors<vector_bytes / static_cast<int>(sizeof(T))>(sums, row, n);
+  for (index_t i = 0; i < n; ++i) sums[i] = static_cast<T>(sums[i] + row[i * stride]);
+}
+
+/// Along one dim: windows begin to end - 1 whose element at one place is on the image, from position `first`
+/// on.
+struct placed_windows {
+  index_t begin, end, first;
+  /// `before`: how far that element of window 0 is from the beginning of the image.
+  placed_windows(index_t windows, index_t step, index_t before, index_t extent)
+      : begin(before < 0 ? (step - 1 - before) / step : 0),
+        end(std::min(windows, before < extent ? (extent - 1 - before) / step + 1 : 0)),
+        first(begin * step + before) {}
+};
 }  // namespace detail
 
 /// in: g [..., windows, windows, height, width]; out: [..., v0, v1], where each element is the sum of those
 /// of g that are windows on it, in the order of their place in a window. v2 packs the steps between windows,
-/// v3 those within one.
+/// v3 those within one, v4 the padding.
 template <class T>
 void fold_windows(const native_call& call) {
   const strided &g = call.in[0], &out = call.out[0];
-  const height_width step = height_width::of(call.at[2]), inner = height_width::of(call.at[3]);
+  const height_width step = height_width::of(call.at[2]), inner = height_width::of(call.at[3]),
+                     padding = height_width::of(call.at[4]);
   const int order = g.extents.order;
   const index_t extent[] = {g.extents[order - 4], g.extents[order - 3], g.extents[order - 2],
                             g.extents[order - 1]},
                 *const stride = g.stride + order - 4, height = out.extents[order - 4],
                 width = out.extents[order - 3];
+  // Sums of a row are kept in phases, columns that are step.width apart, so that those of neighbouring
+  // windows are neighbours.
+  const index_t phase = step.width == 1 ? width : width / step.width + 1, row = phase * step.width;
   if constexpr (!std::is_same_v<T, bool>)
-    detail::for_each_plane(call, extent[0] * extent[1] * extent[2] * extent[3], [&](index_t plane) {
-      const T* const from = g.data<const T>() + element_offset(g.extents, g.stride, 0, order - 4, plane);
-      T* const to = out.data<T>() + plane * height * width;
-      if (!out.adds) std::fill_n(to, height * width, T{});
-      for (index_t k = 0; k < extent[2]; ++k)
-        for (index_t l = 0; l < extent[3]; ++l)
-          for (index_t i = 0; i < extent[0]; ++i) {
-            const T* const row = from + i * stride[0] + k * stride[2] + l * stride[3];
-            T* const sums = to + (i * step.height + k * inner.height) * width + l * inner.width;
-            if (stride[1] == 1 && step.width == 1)
-              for (index_t j = 0; j < extent[1]; ++j) sums[j] = static_cast<T>(sums[j] + row[j]);
-            else
-              for (index_t j = 0; j < extent[1]; ++j)
-                sums[j * step.width] = static_cast<T>(sums[j * step.width] + row[j * stride[1]]);
-          }
-    });
+    detail::for_each_plane(
+        call, extent[0] * extent[1] * extent[2] * extent[3], [&](index_t plane, scratch_memory& scratch) {
+          const T* const from = g.data<const T>() + element_offset(g.extents, g.stride, 0, order - 4, plane);
+          T *const to = out.data<T>() + plane * height * width, *sums = to;
+          if (step.width > 1)
+            sums = static_cast<T*>(scratch.get(static_cast<std::size_t>(height * row) * sizeof(T)));
+          const auto each = [&](const auto& f) {
+            for (index_t y = 0; y < height; ++y)
+              for (index_t p = 0; p < step.width; ++p)
+                for (index_t x = p, t = y * row + p * phase; x < width; x += step.width)
+                  f(to[y * width + x], sums[t++]);
+          };
+          if (!out.adds) std::fill_n(sums, height * row, T{});
+          else if (sums != to) each([](const T& element, T& sum) { sum = element; });
+          for (index_t k = 0; k < extent[2]; ++k)
+            for (index_t l = 0; l < extent[3]; ++l) {
+              const detail::placed_windows down(extent[0], step.height, k * inner.height - padding.height,
+                                                height),
+                  across(extent[1], step.width, l * inner.width - padding.width, width);
+              if (across.begin >= across.end) continue;
+              const index_t at = across.first % step.width * phase + across.first / step.width;
+              const T* const first = from + across.begin * stride[1] + k * stride[2] + l * stride[3];
+              for (index_t i = down.begin, y = down.first; i < down.end; ++i, y += step.height)
+                detail::add_row(sums + y * row + at, first + i * stride[0], stride[1],
+                                across.end - across.begin);
+            }
+          if (sums != to) each([](T& element, const T& sum) { element = sum; });
+        });
 }
 
 /// in: x [..., H, W]; out: i64 [..., windows, windows], the position in H W of the first of the largest
@@ -71,26 +118,27 @@ void arg_window_max(const native_call& call) {
   const int order = x.extents.order;
   const index_t height = x.extents[order - 2], width = x.extents[order - 1], rows = out.extents[order - 2],
                 columns = out.extents[order - 1], row = x.stride[order - 2], column = x.stride[order - 1];
-  detail::for_each_plane(call, rows * columns * size.height * size.width, [&](index_t plane) {
-    const T* const from = x.data<const T>() + element_offset(x.extents, x.stride, 0, order - 2, plane);
-    auto* to = out.data<std::int64_t>() + plane * rows * columns;
-    for (index_t i = 0; i < rows; ++i)
-      for (index_t j = 0; j < columns; ++j, ++to) {
-        const index_t top = i * step.height - padding.height, left = j * step.width - padding.width;
-        const index_t i0 = std::max<index_t>(top, 0), i1 = std::min(height, top + size.height),
-                      j0 = std::max<index_t>(left, 0), j1 = std::min(width, left + size.width);
-        index_t best = i0 * width + j0;
-        T largest = from[i0 * row + j0 * column];
-        for (index_t k = i0; k < i1; ++k)
-          for (index_t l = j0; l < j1; ++l) {
-            const T v = from[k * row + l * column];
-            if (!(v > largest) && (v == v || largest != largest)) continue;
-            best = k * width + l;
-            largest = v;
+  detail::for_each_plane(
+      call, rows * columns * size.height * size.width, [&](index_t plane, scratch_memory&) {
+        const T* const from = x.data<const T>() + element_offset(x.extents, x.stride, 0, order - 2, plane);
+        auto* to = out.data<std::int64_t>() + plane * rows * columns;
+        for (index_t i = 0; i < rows; ++i)
+          for (index_t j = 0; j < columns; ++j, ++to) {
+            const index_t top = i * step.height - padding.height, left = j * step.width - padding.width;
+            const index_t i0 = std::max<index_t>(top, 0), i1 = std::min(height, top + size.height),
+                          j0 = std::max<index_t>(left, 0), j1 = std::min(width, left + size.width);
+            index_t best = i0 * width + j0;
+            T largest = from[i0 * row + j0 * column];
+            for (index_t k = i0; k < i1; ++k)
+              for (index_t l = j0; l < j1; ++l) {
+                const T v = from[k * row + l * column];
+                if (!(v > largest) && (v == v || largest != largest)) continue;
+                best = k * width + l;
+                largest = v;
+              }
+            *to = best;
           }
-        *to = best;
-      }
-  });
+      });
 }
 
 }  // namespace WEFT_ISA

@@ -18,10 +18,15 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
       leaves_(p.leaves, nullptr),
       outputs_(count_of(p.outputs), {}),
       layouts_(count_of(p.values), {}),
+      copied_(count_of(p.values), -1),
       sources_(count_of(p.operands), {}),
       tensors_(count_of(p.operands), {}),
       steps_(count_of(p.steps), {}) {
   lay_out();
+  if (device.multiplies_merged()) {
+    copied_ = find_elided_copies(p, [&](int id) -> const layout& { return layout_of(id); });
+    merged_ = sequence<merged_dims>(count_of(p.operands), {});
+  }
   for (int i = 0; i < layouts_.size(); ++i)
     if (value(i).where == storage::leaf) reads_.push_back(reach(i));
   for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
@@ -37,7 +42,10 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
     launch_of[s] = launch_of[s - 1] + (steps_[s].together > 0 && !steps_[s - 1].joined.next.found());
   arena_ = plan_arena(
       p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); },
-      [&](int step) { return launch_of[step]; });
+      [&](int id) {
+        const lifetime steps = steps_of(p, copied_, id);
+        return steps.first < 0 ? steps : lifetime{launch_of[steps.first], launch_of[steps.last]};
+      });
   for (int s = 0; s < steps_.size(); ++s) prepare(*steps_[s].entry, kernels, steps_[s]);
   for (int s = 0; s < steps_.size(); ++s)
     if (steps_[s].entry->in_slices)
@@ -208,6 +216,16 @@ WEFT_DEFINE strided specialization::tensor_of(int id) const {
   return s;
 }
 
+WEFT_DEFINE void specialization::read_where_copied(int i) {
+  const int id = plan_.operands[static_cast<std::size_t>(i)], copied = copied_[runtime::base_of(plan_, id)];
+  const merged_operand m = merge_operand(layout_of(id), layout_of(copied));
+  sources_[i] = source_of(copied);
+  std::copy_n(m.stride, tensors_[i].extents.order, tensors_[i].stride);
+  if (m.has_strides) return;
+  merged_[i] = m.dims;
+  tensors_[i].merged = &merged_[i];
+}
+
 WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
                                          prepared& ready) {
   ready.at = resolved(s.at, s.extents);
@@ -217,6 +235,9 @@ WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<c
     const int id = plan_.operands[static_cast<std::size_t>(i)];
     sources_[i] = source_of(id);
     if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
+    if (copied_[runtime::base_of(plan_, id)] < 0) continue;
+    if (s.kind == step_kind::kernel) ready.is_elided = true;
+    else read_where_copied(i);
   }
   if (s.kind == step_kind::kernel)
     prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);

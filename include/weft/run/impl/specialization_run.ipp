@@ -64,18 +64,20 @@ WEFT_DEFINE void specialization::launch(const frame& f, const prepared& first) c
 
 WEFT_DEFINE void specialization::run(const frame& f) {
   const detail::exchange_guard guard(f.hooks);
-  const prepared* first_kernel = nullptr;  // of the current launch
+  const prepared *first_kernel = nullptr, *before = nullptr;  // of the current launch; the step before
   for (prepared& s : steps_) s.done = false;
   for (prepared& s : steps_) {
+    if (s.is_elided) continue;
     if (f.hooks) f.hooks->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
     if constexpr (weft::detail::poisons) {
       if (f.device.host_accessible()) {
-        if (&s == steps_.begin()) weft::detail::poison(f.arena, arena_.bytes);
-        else forbid_operands(f, static_cast<int>(&s - steps_.begin()) - 1);
+        if (!before) weft::detail::poison(f.arena, arena_.bytes);
+        else forbid_operands(f, static_cast<int>(before - steps_.begin()));
         allow_operands(f, *s.entry);
       }
     }
+    before = &s;
     if (s.entry->kind == step_kind::kernel) {
       place_arguments(f, s);
       for (int i = 0; i < s.entry->arguments; ++i)

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Operands and results of matrix products on the CPU. Rows and columns of an operand have strides, or are
+// merged from dims of a tensor that have no common stride (strided::merged); then blocks of it are copied
+// when they are packed.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include <weft/device/cpu/executor.hpp>
+#include <weft/device/native.hpp>
+#include <weft/device/simd.hpp>
+#include <weft/device/storage.hpp>
+
+namespace weft::cpu {
+inline namespace WEFT_ISA {
+
+/// Sizes of a product: C [m, n] = A [m, k] B [k, n].
+struct gemm_size {
+  index_t m, n, k;
+};
+
+/// The offsets of merged rows or columns; within each `run` of them, counted from the first, they are `step`
+/// apart, and none is larger than `last`.
+struct merged_offsets {
+  const index_t* offset = nullptr;
+  index_t run = 1, step = 1, last = 0;
+};
+
+/// Element (i, j) of a matrix is data[i * row + j * column], or data[rows->offset[i] + columns->offset[j]] if
+/// they are merged: then the strides are those of a copy, and the smaller one is 1.
+template <class T>
+struct matrix {
+  const T* data;
+  index_t row, column;
+  const merged_offsets *rows = nullptr, *columns = nullptr;
+
+  bool is_merged() const { return rows != nullptr; }
+  matrix transposed() const { return {data, column, row, columns, rows}; }
+};
+
+/// A result with contiguous rows; with `add` the product is added to it. The results of products that share
+/// their left operand can be one, in pieces of `piece` columns (0: it is whole) that are `next` elements
+/// apart.
+template <class T>
+struct result_matrix {
+  T* data;
+  index_t row;
+  bool add = false;
+  index_t piece = 0, next = 0;
+
+  result_matrix from(index_t i, index_t j) const { return {data + i * row + j, row, add}; }
+};
+
+namespace detail {
+
+/// The offsets of the rows and columns of two operands.
+class merged_operands {
+ public:
+  /// Of the matrices in the last two dims of `a` and `b`. `memory` is kept until the product is computed.
+  merged_operands(const strided& a, const strided& b, scratch_memory& memory) {
+    index_t count = 0;
+    for (const strided* t : {&a, &b})
+      if (t->merged) count += t->extents[t->extents.order - 2] + t->extents.last();
+    if (count == 0) return;
+    auto* to = static_cast<index_t*>(memory.get(static_cast<std::size_t>(count) * sizeof(index_t)));
+    for (int k = 0; k < 2; ++k)
+      if (const merged_dims* m = (k == 0 ? a : b).merged) {
+        sides_[k][0] = offsets_of(m->rows, to);
+        sides_[k][1] = offsets_of(m->columns, to);
+      }
+  }
+
+  /// Operand `k` at `data`.
+  template <class T>
+  matrix<T> of(int k, const strided& t, const T* data) const {
+    const int dims = t.extents.order - 2;
+    matrix<T> m{data, t.stride[dims], t.stride[dims + 1]};
+    if (t.merged) m.rows = &sides_[k][0], m.columns = &sides_[k][1];
+    return m;
+  }
+
+ private:
+  /// Writes the offsets of all indices to `to`, which then is behind them.
+  static merged_offsets offsets_of(const merged_dims::side& side, index_t*& to) {
+    const index_t* const first = to;
+    *to++ = 0;
+    index_t count = 1;  // from the innermost dim on
+    for (int d = side.order; d-- > 0; count *= side.extent[d])
+      for (index_t i = 1; i < side.extent[d]; ++i)
+        to = std::transform(first, first + count, to, [&](index_t o) { return o + i * side.stride[d]; });
+    merged_offsets result{first};
+    if (side.order > 0) result.run = side.extent[side.order - 1], result.step = side.stride[side.order - 1];
+    for (int d = 0; d < side.order; ++d)
+      result.last += std::max<index_t>(side.stride[d], 0) * (side.extent[d] - 1);
+    return result;
+  }
+
+  merged_offsets sides_[2][2];  // by operand: rows and columns
+};
+
+/// Elements of a line that are equally far apart: `count` from position `to` on, which begin at `offset`.
+struct line_piece {
+  index_t offset, to, count;
+};
+
+/// The pieces of elements `begin` to `begin + count` - 1 of a merged row or column.
+inline int pieces_of(const merged_offsets& at, index_t begin, index_t count, line_piece* pieces) {
+  int n = 0;
+  index_t left = at.run - begin % at.run;
+  for (index_t to = 0; to < count; to += pieces[n++].count, left = at.run)
+    pieces[n] = {at.offset[begin + to], to, std::min(left, count - to)};
+  return n;
+}
+
+/// Copies `count` elements that are `Step` apart (0: `step`), and up to a vector of what follows them;
+/// `readable` elements may be read.
+template <int Step, class T>
+WEFT_INLINE void copy_piece(const T* from, index_t step, index_t count, index_t readable, T* to) {
+  constexpr index_t lanes = vector_bytes / static_cast<int>(sizeof(T));
+  index_t i = 0;
+  if constexpr (Step == 1) {
+    for (; i < count && i + lanes <= readable; i += lanes) std::memcpy(to + i, from + i, vector_bytes);
+  } else if constexpr (Step == 2 && sizeof(T) < 8) {  // the lower halves of pairs
+    using pair = std::conditional_t<sizeof(T) == 4, std::uint64_t, std::uint32_t>;
+    using half = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+    for (; i < count && 2 * i + lanes <= readable; i += lanes / 2) {
+      simd::vec<pair, lanes / 2> pairs;
+      std::memcpy(&pairs, from + 2 * i, sizeof pairs);
+      const auto halves = simd::convert<half>(pairs);
+      simd::store(reinterpret_cast<half*>(to + i), halves);
+    }
+  }
+  for (; i < count; ++i) to[i] = from[i * (Step > 0 ? Step : step)];
+}
+
+/// Elements of memory to which a block is copied.
+constexpr index_t copied_block_size(index_t rows, index_t columns) { return rows * columns + 64; }
+
+/// Copies a block of a merged matrix, line by line as it lies in memory; lines of at most 256 elements. Its
+/// column stride is 1 only if that of the matrix is.
+template <class T>
+matrix<T> copied_block(const matrix<T>& m, index_t i0, index_t rows, index_t j0, index_t columns, T* to) {
+  const bool along_rows = m.column != 1;
+  const merged_offsets &lines = along_rows ? *m.columns : *m.rows, &line = along_rows ? *m.rows : *m.columns;
+  const index_t count = along_rows ? columns : rows, length = along_rows ? rows : columns,
+                pitch = along_rows ? std::max<index_t>(length, 2) : length, end = lines.last + line.last + 1;
+  line_piece pieces[256];
+  const line_piece* const behind = pieces + pieces_of(line, along_rows ? i0 : j0, length, pieces);
+  const auto copy_lines = [&]<int Step>(std::integral_constant<int, Step>) {
+    const index_t* const offset = lines.offset + (along_rows ? j0 : i0);
+    for (index_t k = 0; k < count; ++k)
+      for (const line_piece* p = pieces; p < behind; ++p) {
+        const index_t at = offset[k] + p->offset;
+        copy_piece<Step>(m.data + at, line.step, p->count, end - at, to + k * pitch + p->to);
+      }
+  };
+  if (line.step == 1) copy_lines(std::integral_constant<int, 1>{});
+  else if (line.step == 2) copy_lines(std::integral_constant<int, 2>{});
+  else copy_lines(std::integral_constant<int, 0>{});
+  return along_rows ? matrix<T>{to, 1, pitch} : matrix<T>{to, pitch, 1};
+}
+
+}  // namespace detail
+}  // namespace WEFT_ISA
+}  // namespace weft::cpu

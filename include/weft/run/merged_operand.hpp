@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+// Copies that products make unnecessary: a device that multiplies merged operands (backend.hpp) reads what
+// would be copied, such as the windows of an image.
+//
+//   const elided_copies copied = find_elided_copies(plan, [&](int value) -> const layout& { ... });
+//   copied[value]                               // the value that is read instead; -1: `value` itself
+#pragma once
+
+#include <algorithm>
+
+#include <weft/device/native.hpp>
+#include <weft/run/arena.hpp>
+#include <weft/shape/layout.hpp>
+
+namespace weft::runtime {
+
+/// How an operand of a product is read where it was copied from: the strides of a `strided`, and where its
+/// rows and columns are, unless they have strides, too.
+struct merged_operand {
+  bool possible = false, has_strides = false;
+  index_t stride[max_order]{};
+  merged_dims dims{};
+};
+
+namespace detail {
+
+/// The dims of `from` that one dim of a view of its contiguous copy has, of this extent and stride. False if
+/// indices of it do not correspond to whole dims of `from`, or parts that divide them.
+constexpr bool divide_dim(const layout& from, index_t extent, index_t stride, merged_dims::side& result) {
+  merged_dims::side inner_first;
+  index_t place = 1;  // the stride of dim d in the copy
+  for (int d = from.extents.order; d-- > 0 && extent > 1; place *= from.extents[d]) {
+    const index_t all = from.extents[d];
+    if (stride >= place * all) continue;
+    if (stride % place != 0) return false;
+    const index_t step = stride / place, taken = std::min(extent, all / step);
+    if (extent % taken != 0) return false;
+    inner_first.extent[inner_first.order] = taken;
+    inner_first.stride[inner_first.order++] = from.stride[d].times * step;
+    extent /= taken;
+    stride *= taken;
+  }
+  for (int d = inner_first.order; d-- > 0;) result.add_inner(inner_first.extent[d], inner_first.stride[d]);
+  return extent == 1;
+}
+
+/// Whether no two dims of a view overlap, so that each index is another element; those that repeat all
+/// elements do not count.
+constexpr bool has_distinct_elements(const layout& l) {
+  for (int a = 0; a < l.extents.order; ++a)
+    for (int b = 0; b < a; ++b) {
+      const index_t sa = l.stride[a].times, sb = l.stride[b].times;
+      if (sa != 0 && sb != 0 && l.extents[a] > 1 && l.extents[b] > 1 && sa < sb * l.extents[b] &&
+          sb < sa * l.extents[a])
+        return false;
+    }
+  return true;
+}
+
+}  // namespace detail
+
+/// How a product reads an operand, a view of a contiguous copy of `from`, from there.
+constexpr merged_operand merge_operand(const layout& operand, const layout& from) {
+  merged_operand m;
+  const int order = operand.extents.order;
+  if (operand.offset != 0 || is_empty(operand.extents) || !detail::has_distinct_elements(operand)) return m;
+  for (int d = 0; d < order; ++d) {
+    const index_t extent = operand.extents[d], stride = operand.stride[d].times;
+    if (stride < 0 || (stride == 0 && d >= order - 2 && extent > 1)) return m;
+    merged_dims::side own, &side = d == order - 2 ? m.dims.rows : d == order - 1 ? m.dims.columns : own;
+    if (stride != 0 && !detail::divide_dim(from, extent, stride, side)) return m;
+    if (own.order > 1) return m;
+    m.stride[d] = d >= order - 2 ? stride : own.order == 1 ? own.stride[0] : 0;
+  }
+  // Memory is read along the dim whose stride in the copy is 1, in whole cache lines.
+  const bool along_rows = operand.stride[order - 1].times != 1;
+  const merged_dims::side& line = along_rows ? m.dims.rows : m.dims.columns;
+  constexpr index_t widest = 4;
+  const index_t step = line.order == 0 ? 1 : line.stride[line.order - 1];
+  m.possible = m.stride[along_rows ? order - 2 : order - 1] == 1 && step >= 1 && step <= widest;
+  m.has_strides = m.dims.rows.order <= 1 && m.dims.columns.order <= 1 && step == 1;
+  for (const merged_dims::side* side : {&m.dims.rows, &m.dims.columns})
+    if (m.has_strides && side->order == 1)
+      m.stride[side == &m.dims.rows ? order - 2 : order - 1] = side->stride[0];
+  return m;
+}
+
+/// Copies that are not made, by value: what is read instead of it; -1 for all others.
+using elided_copies = sequence<int>;
+
+/// The value that owns the memory of `id`.
+constexpr int base_of(const lower::plan_view& p, int id) {
+  const auto value = [&](int i) -> const lower::value_entry& {
+    return p.values[static_cast<std::size_t>(i)];
+  };
+  while (value(id).where == lower::storage::view) id = value(id).source;
+  return id;
+}
+
+/// The copies of a program that repeat elements and that products alone read, which can read these from where
+/// they were copied. Other copies cost less than products that read their operands in pieces.
+/// layout_of(i) is the layout of value i.
+template <class LayoutOf>
+constexpr elided_copies find_elided_copies(const lower::plan_view& p, const LayoutOf& layout_of) {
+  elided_copies copied(static_cast<int>(p.values.size()), -1);
+  const auto operand = [&](const lower::step_entry& s, int k) {
+    return p.operands[static_cast<std::size_t>(s.first_operand + k)];
+  };
+  for (const lower::step_entry& copy : p.steps) {
+    if (!copy.is_copy) continue;
+    const int from = operand(copy, 0), made = operand(copy, 1);
+    bool elided = p.values[static_cast<std::size_t>(made)].output < 0 &&
+                  layout_of(from).extents == layout_of(made).extents &&
+                  !detail::has_distinct_elements(layout_of(from));
+    for (const lower::step_entry& s : p.steps)
+      for (int k = 0; k < s.inputs && elided; ++k)
+        if (base_of(p, operand(s, k)) == made)
+          elided = s.kind == lower::step_kind::contraction && !s.in_slices &&
+                   merge_operand(layout_of(operand(s, k)), layout_of(from)).possible;
+    if (elided) copied[made] = from;
+  }
+  return copied;
+}
+
+/// The first and the last step that access value `id` where these copies are not made: none of a copy; of
+/// what it would be copied from, those that read it.
+constexpr lifetime steps_of(const lower::plan_view& p, const elided_copies& copied, int id) {
+  if (copied[id] >= 0) return {};
+  const lower::value_entry& v = p.values[static_cast<std::size_t>(id)];
+  lifetime steps{v.first_step, v.last_step};
+  for (int copy = 0; copy < copied.size(); ++copy)
+    if (copied[copy] >= 0 && base_of(p, copied[copy]) == id)
+      steps.last = std::max(steps.last, p.values[static_cast<std::size_t>(copy)].last_step);
+  return steps;
+}
+
+}  // namespace weft::runtime
