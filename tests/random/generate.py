@@ -1884,12 +1884,15 @@ def file_text(programs):
 
 
 def programs_of(seed, count, first=0, wanted=lambda p: True):
-    """`count` wanted programs; a number whose program comes to nothing is passed over."""
-    found, index = [], first
+    """`count` wanted programs; a number whose program comes to nothing is passed over. None among 20,000: an error."""
+    found, index, last = [], first, first
     while len(found) < count:
+        if index - last > 20_000:
+            raise SystemExit(f"generate.py: no such program among 20,000 after p{last}")
         made = Generator(seed, index).generate()
         if made and wanted(made):
             found.append(made)
+            last = index
         index += 1
     return found
 
