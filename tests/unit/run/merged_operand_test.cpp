@@ -2,6 +2,7 @@
 // Copies that products make unnecessary: which elements are read instead, memory, values.
 #include <doctest/doctest.h>
 
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -158,13 +159,17 @@ std::size_t memory_of(F f) {
   context c(d);
   std::size_t used = 0;
   index_t stream = 0;
-  [&](const auto&... operands) {
-    const std::size_t before = d.memory().figures().peak;
-    const auto y = eval(f(operands...), c);
-    used = d.memory().figures().peak - before;
-    CHECK(used == peak_bytes<value>());
-    CHECK(matches(y, oracle::value(f(operands...)), {.of_largest = 1e-5}));
-  }(tensor<float, Extents>(randn<float>(Extents{}, {.stream = static_cast<std::uint64_t>(++stream)}, d))...);
+  const std::tuple operands{tensor<float, Extents>(
+      randn<float>(Extents{}, {.stream = static_cast<std::uint64_t>(++stream)}, d))...};
+  std::apply(
+      [&](const auto&... x) {
+        const std::size_t before = d.memory().figures().peak;
+        const auto y = eval(f(x...), c);
+        used = d.memory().figures().peak - before;
+        CHECK(used == peak_bytes<value>());
+        CHECK(matches(y, oracle::value(f(x...)), {.of_largest = 1e-5}));
+      },
+      operands);
   return used -
          caching_allocator::size_class(static_cast<std::size_t>(value::static_shape.size()) * sizeof(float));
 }
