@@ -21,6 +21,11 @@ struct merged_dims {
     int order = 0;
     index_t extent[max_order]{}, stride[max_order]{};
 
+    constexpr index_t size() const {
+      index_t n = 1;
+      for (int d = 0; d < order; ++d) n *= extent[d];
+      return n;
+    }
     /// Adds a dim inside the others, as one with the last if both have a common stride.
     constexpr void add_inner(index_t inner_extent, index_t inner_stride) {
       if (inner_extent == 1) return;

@@ -15,9 +15,9 @@
 namespace weft::runtime {
 
 /// How an operand of a product is read where it was copied from: the strides of a `strided`, and where its
-/// rows and columns are, unless they have strides, too.
+/// rows and columns are.
 struct merged_operand {
-  bool possible = false, has_strides = false;
+  bool possible = false;
   index_t stride[max_order]{};
   merged_dims dims{};
 };
@@ -78,10 +78,6 @@ constexpr merged_operand merge_operand(const layout& operand, const layout& from
   constexpr index_t widest = 4;
   const index_t step = line.order == 0 ? 1 : line.stride[line.order - 1];
   m.possible = m.stride[along_rows ? order - 2 : order - 1] == 1 && step >= 1 && step <= widest;
-  m.has_strides = m.dims.rows.order <= 1 && m.dims.columns.order <= 1 && step == 1;
-  for (const merged_dims::side* side : {&m.dims.rows, &m.dims.columns})
-    if (m.has_strides && side->order == 1)
-      m.stride[side == &m.dims.rows ? order - 2 : order - 1] = side->stride[0];
   return m;
 }
 

@@ -54,49 +54,52 @@ struct result_matrix {
 
 namespace detail {
 
-/// The offsets of the rows and columns of two operands.
-class merged_operands {
+/// Where the rows and columns of an operand are, if that cannot be said by strides.
+class merged_matrix {
  public:
-  /// Of the matrices in the last two dims of `a` and `b`. `memory` is kept until the product is computed.
-  merged_operands(const strided& a, const strided& b, scratch_memory& memory) {
-    index_t count = 0;
-    for (const strided* t : {&a, &b})
-      if (t->merged) count += t->extents[t->extents.order - 2] + t->extents.last();
-    if (count == 0) return;
-    auto* to = static_cast<index_t*>(memory.get(static_cast<std::size_t>(count) * sizeof(index_t)));
-    for (int k = 0; k < 2; ++k)
-      if (const merged_dims* m = (k == 0 ? a : b).merged) {
-        sides_[k][0] = offsets_of(m->rows, to);
-        sides_[k][1] = offsets_of(m->columns, to);
-      }
-  }
-
-  /// Operand `k` at `data`.
-  template <class T>
-  matrix<T> of(int k, const strided& t, const T* data) const {
+  /// Of the matrices in the last two dims of `t`. `joins`: those for all indices of the other dims are one,
+  /// beside each other. `memory`, where the offsets are written, is kept until the product is computed.
+  merged_matrix(const strided& t, bool joins, scratch_memory& memory) {
+    if (!t.merged && !joins) return;
     const int dims = t.extents.order - 2;
-    matrix<T> m{data, t.stride[dims], t.stride[dims + 1]};
-    if (t.merged) m.rows = &sides_[k][0], m.columns = &sides_[k][1];
-    return m;
+    merged_dims::side sides[2];
+    for (int d = 0; joins && d < dims; ++d) sides[1].add_inner(t.extents[d], t.stride[d]);
+    for (int i = 0; i < 2; ++i) {
+      const merged_dims::side strides{1, {t.extents[dims + i]}, {t.stride[dims + i]}},
+          &own = !t.merged ? strides
+                 : i == 0  ? t.merged->rows
+                           : t.merged->columns;
+      for (int d = 0; d < own.order; ++d) sides[i].add_inner(own.extent[d], own.stride[d]);
+    }
+    const index_t count = sides[0].size() + sides[1].size();
+    auto* to = static_cast<index_t*>(memory.get(static_cast<std::size_t>(count) * sizeof(index_t)));
+    for (int i = 0; i < 2; ++i) {
+      offsets_[i] = {to, 1, 1, 0};
+      *to = 0;
+      index_t made = 1;  // from the innermost dim on
+      for (int d = sides[i].order; d-- > 0;) {
+        const index_t extent = sides[i].extent[d], stride = sides[i].stride[d];
+        if (made == 1) offsets_[i].run = extent, offsets_[i].step = stride;
+        offsets_[i].last += std::max<index_t>(stride, 0) * (extent - 1);
+        for (index_t n = made; n < made * extent; ++n) to[n] = to[n - made] + stride;
+        made *= extent;
+      }
+      to += made;
+    }
+  }
+  merged_matrix(const merged_matrix&) = delete;
+  merged_matrix& operator=(const merged_matrix&) = delete;
+
+  /// The matrix at `data`.
+  template <class T>
+  matrix<T> at(const T* data, const strided& t) const {
+    const int dims = t.extents.order - 2;
+    if (!offsets_[0].offset) return {data, t.stride[dims], t.stride[dims + 1]};
+    return {data, t.stride[dims], t.stride[dims + 1], &offsets_[0], &offsets_[1]};
   }
 
  private:
-  /// Writes the offsets of all indices to `to`, which then is behind them.
-  static merged_offsets offsets_of(const merged_dims::side& side, index_t*& to) {
-    const index_t* const first = to;
-    *to++ = 0;
-    index_t count = 1;  // from the innermost dim on
-    for (int d = side.order; d-- > 0; count *= side.extent[d])
-      for (index_t i = 1; i < side.extent[d]; ++i)
-        to = std::transform(first, first + count, to, [&](index_t o) { return o + i * side.stride[d]; });
-    merged_offsets result{first};
-    if (side.order > 0) result.run = side.extent[side.order - 1], result.step = side.stride[side.order - 1];
-    for (int d = 0; d < side.order; ++d)
-      result.last += std::max<index_t>(side.stride[d], 0) * (side.extent[d] - 1);
-    return result;
-  }
-
-  merged_offsets sides_[2][2];  // by operand: rows and columns
+  merged_offsets offsets_[2];  // of rows, of columns
 };
 
 /// Elements of a line that are equally far apart: `count` from position `to` on, which begin at `offset`.
@@ -113,25 +116,24 @@ inline int pieces_of(const merged_offsets& at, index_t begin, index_t count, lin
   return n;
 }
 
-/// Copies `count` elements that are `Step` apart (0: `step`), and up to a vector of what follows them;
-/// `readable` elements may be read.
-template <int Step, class T>
+/// Copies `count` elements that are `step` apart, and up to a vector of what follows them; `readable`
+/// elements may be read. `Contiguous`: the step is 1.
+template <bool Contiguous, class T>
 WEFT_INLINE void copy_piece(const T* from, index_t step, index_t count, index_t readable, T* to) {
   constexpr index_t lanes = vector_bytes / static_cast<int>(sizeof(T));
   index_t i = 0;
-  if constexpr (Step == 1) {
+  if constexpr (Contiguous) {
     for (; i < count && i + lanes <= readable; i += lanes) std::memcpy(to + i, from + i, vector_bytes);
-  } else if constexpr (Step == 2 && sizeof(T) < 8) {  // the lower halves of pairs
+  } else if constexpr (sizeof(T) < 8) {  // steps of 2: the lower halves of pairs
     using pair = std::conditional_t<sizeof(T) == 4, std::uint64_t, std::uint32_t>;
     using half = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
-    for (; i < count && 2 * i + lanes <= readable; i += lanes / 2) {
+    for (; step == 2 && i < count && 2 * i + lanes <= readable; i += lanes / 2) {
       simd::vec<pair, lanes / 2> pairs;
       std::memcpy(&pairs, from + 2 * i, sizeof pairs);
-      const auto halves = simd::convert<half>(pairs);
-      simd::store(reinterpret_cast<half*>(to + i), halves);
+      simd::store(reinterpret_cast<half*>(to + i), simd::convert<half>(pairs));
     }
   }
-  for (; i < count; ++i) to[i] = from[i * (Step > 0 ? Step : step)];
+  for (; i < count; ++i) to[i] = from[i * step];
 }
 
 /// Elements of memory to which a block is copied.
@@ -147,17 +149,16 @@ matrix<T> copied_block(const matrix<T>& m, index_t i0, index_t rows, index_t j0,
                 pitch = along_rows ? std::max<index_t>(length, 2) : length, end = lines.last + line.last + 1;
   line_piece pieces[256];
   const line_piece* const behind = pieces + pieces_of(line, along_rows ? i0 : j0, length, pieces);
-  const auto copy_lines = [&]<int Step>(std::integral_constant<int, Step>) {
+  const auto copy_lines = [&]<bool Contiguous>(std::bool_constant<Contiguous>) {
     const index_t* const offset = lines.offset + (along_rows ? j0 : i0);
     for (index_t k = 0; k < count; ++k)
       for (const line_piece* p = pieces; p < behind; ++p) {
         const index_t at = offset[k] + p->offset;
-        copy_piece<Step>(m.data + at, line.step, p->count, end - at, to + k * pitch + p->to);
+        copy_piece<Contiguous>(m.data + at, line.step, p->count, end - at, to + k * pitch + p->to);
       }
   };
-  if (line.step == 1) copy_lines(std::integral_constant<int, 1>{});
-  else if (line.step == 2) copy_lines(std::integral_constant<int, 2>{});
-  else copy_lines(std::integral_constant<int, 0>{});
+  if (line.step == 1) copy_lines(std::true_type{});
+  else copy_lines(std::false_type{});
   return along_rows ? matrix<T>{to, 1, pitch} : matrix<T>{to, pitch, 1};
 }
 

@@ -221,7 +221,6 @@ WEFT_DEFINE void specialization::read_where_copied(int i) {
   const merged_operand m = merge_operand(layout_of(id), layout_of(copied));
   sources_[i] = source_of(copied);
   std::copy_n(m.stride, tensors_[i].extents.order, tensors_[i].stride);
-  if (m.has_strides) return;
   merged_[i] = m.dims;
   tensors_[i].merged = &merged_[i];
 }
