@@ -189,6 +189,7 @@ class planner {
       s.native = n.op->native;
       s.at = n.at;
       s.extents = n.op->extents;
+      if (s.kind == step_kind::pad) set_pads(s, steps_[u]);
       s.inputs = append_operands(i);
       plan_.operands.push_back(i);
       s.outputs = 1;
@@ -200,6 +201,16 @@ class planner {
     }
     plan_.steps.push_back(s);
     if (steps_.starts_exchange(u)) under_way_.push_back(steps_[u].nodes.back());
+  }
+
+  /// Of each pad: dim, elements before, step.
+  constexpr void set_pads(step_entry& s, const step_group& pads) const {
+    s.at = {};
+    for (int p : pads.nodes) {
+      const attributes& at = g_[p].at;
+      for (index_t a : {at[0], at[1], at[3]}) s.at[s.at.count++] = a;
+    }
+    s.extents = 0b010010;
   }
 
   static constexpr int every_step = -1;
@@ -224,14 +235,14 @@ class planner {
     plan_.steps.push_back(s);
   }
 
-  /// Appends the operands of a step; those of concats that it computes as well replace their results.
+  /// Appends the operands of a step; those of concats or a pad that it computes as well replace their
+  /// results.
   constexpr int append_operands(int of) {
     const node& n = g_[of];
     int count = 0;
     for (int k = 0; k < n.operands; ++k) {
       const int id = n.operand[k];
-      const bool parts =
-          n.op == &info_of<op::concat> && g_[id].op == n.op && steps_.step_of(id) == steps_.step_of(of);
+      const bool parts = g_[id].op->kind == op::op_kind::copy && steps_.step_of(id) == steps_.step_of(of);
       if (parts) {
         count += append_operands(id);
       } else {

@@ -13,7 +13,8 @@ using graph::compute_graph;
 using graph::info_of;
 using graph::node;
 
-/// The nodes of one step: a group of fused nodes, or a single node with the concats that it computes as well.
+/// The nodes of one step: a group of fused nodes, or a single node with the concats or the pad that it
+/// computes as well.
 struct step_group {
   int group = -1;
   sequence<int> nodes;
@@ -59,7 +60,7 @@ class step_order {
       for (int m : fused_.groups[i].nodes) step_of_[m] = groups_.size();
       groups_.push_back({i, fused_.groups[i].nodes});
     }
-    const sequence<int> step_of = steps_of_concats();
+    const sequence<int> step_of = steps_of_readers();
     for (int i = 0; i < g_.size(); ++i)
       if (has_step(g_[i])) {
         int& of_step = step_of_[step_of[i]];
@@ -74,8 +75,9 @@ class step_order {
       }
   }
 
-  /// By node: the node itself, or the concat whose step copies its parts.
-  constexpr sequence<int> steps_of_concats() const {
+  /// By node: the node itself; of a concat the one that reads it, whose step copies its parts; of a pad the
+  /// one that reads it, along another dim.
+  constexpr sequence<int> steps_of_readers() const {
     const sequence<int> uses = graph::detail::uses_in(g_);
     sequence<int> step_of;
     for (int i = 0; i < g_.size(); ++i) step_of.push_back(i);
@@ -83,7 +85,11 @@ class step_order {
       for (int k = 0; k < g_[i].operands; ++k)
         if (const int o = g_[i].operand[k]; graph::detail::is_part_of_concat(g_, uses, g_[i], o))
           step_of[o] = step_of[i];
+        else if (is_inner_pad(uses, g_[i], o) && step_of[i] == i) step_of[o] = i;
     return step_of;
+  }
+  constexpr bool is_inner_pad(const sequence<int>& uses, const node& n, int id) const {
+    return n.op == &info_of<op::pad> && g_[id].op == n.op && g_[id].at[0] != n.at[0] && uses[id] == 1;
   }
 
   /// Orders steps by their first nodes, as far as dependences allow. One that folds columns, such as the

@@ -205,8 +205,12 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s,
     device.copy_together(t.first(inputs), {parts.data(), parts.size()});
   } else {
     device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
-    const int dim = static_cast<int>(s.at[0]);
-    device.copy(t[0], part_of(t[1], dim, s.at[1], t[0].extents[dim], s.at[3]));
+    strided inside = t[1];
+    for (int p = 0; p < s.at.count; p += 3) {
+      const int dim = static_cast<int>(s.at[p]);
+      inside = part_of(inside, dim, s.at[p + 1], t[0].extents[dim], s.at[p + 2]);
+    }
+    device.copy(t[0], inside);
   }
 }
 
