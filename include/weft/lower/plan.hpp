@@ -52,7 +52,7 @@ struct step_entry {
   unsigned extents = 0;                   // which attributes are extents, as bits
   shape space{};                          // of kernels: the space over which they run
   int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // in plan::operands, in this order
-  bool is_copy = false;                                           // a kernel that makes elements contiguous
+  bool is_copy = false;    // a kernel that makes elements contiguous
   bool in_slices = false;  // a product whose result the next step exchanges, which may be done slice by slice
 };
 

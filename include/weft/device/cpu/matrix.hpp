@@ -136,18 +136,23 @@ WEFT_INLINE void copy_piece(const T* from, index_t step, index_t count, index_t 
   for (; i < count; ++i) to[i] = from[i * step];
 }
 
-/// Elements of memory to which a block is copied.
-constexpr index_t copied_block_size(index_t rows, index_t columns) { return rows * columns + 64; }
+/// The longest line of which a block is copied.
+inline constexpr index_t longest_line = 256;
 
-/// Copies a block of a merged matrix, line by line as it lies in memory; lines of at most 256 elements. Its
-/// column stride is 1 only if that of the matrix is.
+/// Elements of memory to which a block is copied.
+constexpr std::size_t copied_block_size(index_t rows, index_t columns) {
+  return static_cast<std::size_t>(rows * columns + 64);
+}
+
+/// Copies a block of a merged matrix, line by line as it lies in memory. Its column stride is 1 only if that
+/// of the matrix is.
 template <class T>
 matrix<T> copied_block(const matrix<T>& m, index_t i0, index_t rows, index_t j0, index_t columns, T* to) {
   const bool along_rows = m.column != 1;
   const merged_offsets &lines = along_rows ? *m.columns : *m.rows, &line = along_rows ? *m.rows : *m.columns;
   const index_t count = along_rows ? columns : rows, length = along_rows ? rows : columns,
                 pitch = along_rows ? std::max<index_t>(length, 2) : length, end = lines.last + line.last + 1;
-  line_piece pieces[256];
+  line_piece pieces[longest_line];
   const line_piece* const behind = pieces + pieces_of(line, along_rows ? i0 : j0, length, pieces);
   const auto copy_lines = [&]<bool Contiguous>(std::bool_constant<Contiguous>) {
     const index_t* const offset = lines.offset + (along_rows ? j0 : i0);

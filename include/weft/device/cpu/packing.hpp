@@ -200,6 +200,7 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
                 const tile_layout& layout, T* to) {
   constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
   if (a.is_merged()) {
+    static_assert(merged_tile_depth * n <= longest_line && Rows <= longest_line);
     From copied[copied_block_size(Rows, merged_tile_depth * n)];
     for (index_t i = 0; i < rows; i += Rows)
       for (index_t k = 0; k < depth; k += merged_tile_depth) {
@@ -251,6 +252,7 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   using V = simd::vec<L, packed_lanes<T>>;
   constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
   if (b.is_merged()) {
+    static_assert(merged_tile_depth * n <= longest_line && Width <= longest_line);
     From copied[copied_block_size(Width, merged_panel_depth * n)];
     const index_t block = std::min<index_t>(merged_panel_depth * (Width / columns), merged_tile_depth);
     for (index_t k = 0; k < depth; k += block) {

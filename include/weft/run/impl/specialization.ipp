@@ -25,7 +25,8 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
   lay_out();
   if (device.multiplies_merged()) {
     copied_ = find_elided_copies(p, [&](int id) -> const layout& { return layout_of(id); });
-    merged_ = sequence<merged_dims>(count_of(p.operands), {});
+    if (std::any_of(copied_.begin(), copied_.end(), [](int id) { return id >= 0; }))
+      merged_ = sequence<merged_dims>(count_of(p.operands), {});
   }
   for (int i = 0; i < layouts_.size(); ++i)
     if (value(i).where == storage::leaf) reads_.push_back(reach(i));
