@@ -92,6 +92,13 @@ struct plan_view {
   int leaves = 0;
 };
 
+/// The value of a plan, or its view, that owns the memory of `id`.
+template <class Plan>
+constexpr int base_of(const Plan& p, int id) {
+  while (p.values.begin()[id].where == storage::view) id = p.values.begin()[id].source;
+  return id;
+}
+
 namespace detail {
 
 class planner {
@@ -203,11 +210,11 @@ class planner {
     if (steps_.starts_exchange(u)) under_way_.push_back(steps_[u].nodes.back());
   }
 
-  /// Of each pad: dim, elements before, step.
+  /// Of each pad, the outer one first: dim, elements before, step.
   constexpr void set_pads(step_entry& s, const step_group& pads) const {
     s.at = {};
-    for (int p : pads.nodes) {
-      const attributes& at = g_[p].at;
+    for (int p = pads.nodes.size(); p-- > 0;) {
+      const attributes& at = g_[pads.nodes[p]].at;
       for (index_t a : {at[0], at[1], at[3]}) s.at[s.at.count++] = a;
     }
     s.extents = 0b010010;

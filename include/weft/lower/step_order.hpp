@@ -76,7 +76,7 @@ class step_order {
   }
 
   /// By node: the node itself; of a concat the one that reads it, whose step copies its parts; of a pad the
-  /// one that reads it, along another dim.
+  /// one that reads it.
   constexpr sequence<int> steps_of_readers() const {
     const sequence<int> uses = graph::detail::uses_in(g_);
     sequence<int> step_of;
@@ -89,7 +89,7 @@ class step_order {
     return step_of;
   }
   constexpr bool is_inner_pad(const sequence<int>& uses, const node& n, int id) const {
-    return n.op == &info_of<op::pad> && g_[id].op == n.op && g_[id].at[0] != n.at[0] && uses[id] == 1;
+    return n.op == &info_of<op::pad> && g_[id].op == n.op && uses[id] == 1;
   }
 
   /// Orders steps by their first nodes, as far as dependences allow. One that folds columns, such as the

@@ -8,10 +8,6 @@
 namespace weft::lower {
 
 namespace detail {
-constexpr int base_of(const plan& p, int id) {
-  while (p.values[id].where == storage::view) id = p.values[id].source;
-  return id;
-}
 constexpr int result_of(const plan& p, int exchange) {
   return p.operands[p.steps[exchange].first_operand + p.steps[exchange].inputs];
 }
@@ -49,7 +45,7 @@ constexpr broken_promise verify_plan(const plan& p) {
           still.push_back(e);
           continue;
         }
-        const value_entry& sent = p.values[detail::base_of(p, p.operands[p.steps[e].first_operand])];
+        const value_entry& sent = p.values[base_of(p, p.operands[p.steps[e].first_operand])];
         if (p.steps[e].native->messages == exchange::apart && sent.last_step < t)
           return {"messages use a value that does not live", t};
       }
@@ -57,7 +53,7 @@ constexpr broken_promise verify_plan(const plan& p) {
       under_way = still;
     }
     for (int k = 0; k < s.inputs; ++k) {
-      const int id = detail::base_of(p, p.operands[s.first_operand + k]);
+      const int id = base_of(p, p.operands[s.first_operand + k]);
       const value_entry& v = p.values[id];
       if (v.where == storage::leaf) continue;
       if (v.where != storage::computed || computed_at[id] < 0)
@@ -82,7 +78,7 @@ constexpr broken_promise verify_plan(const plan& p) {
   }
   if (!under_way.empty()) return {"an exchange does not arrive", under_way[0]};
   for (int o : p.outputs)
-    if (o >= 0 && computed_at[detail::base_of(p, o)] < 0) return {"an output is not computed", o};
+    if (o >= 0 && computed_at[base_of(p, o)] < 0) return {"an output is not computed", o};
   return {};
 }
 

@@ -44,26 +44,13 @@ constexpr bool divide_dim(const layout& from, index_t extent, index_t stride, me
   return extent == 1;
 }
 
-/// Whether no two dims of a view overlap, so that each index is another element; those that repeat all
-/// elements do not count.
-constexpr bool has_distinct_elements(const layout& l) {
-  for (int a = 0; a < l.extents.order; ++a)
-    for (int b = 0; b < a; ++b) {
-      const index_t sa = l.stride[a].times, sb = l.stride[b].times;
-      if (sa != 0 && sb != 0 && l.extents[a] > 1 && l.extents[b] > 1 && sa < sb * l.extents[b] &&
-          sb < sa * l.extents[a])
-        return false;
-    }
-  return true;
-}
-
 }  // namespace detail
 
 /// How a product reads an operand, a view of a contiguous copy of `from`, from there.
 constexpr merged_operand merge_operand(const layout& operand, const layout& from) {
   merged_operand m;
   const int order = operand.extents.order;
-  if (operand.offset != 0 || is_empty(operand.extents) || !detail::has_distinct_elements(operand)) return m;
+  if (operand.offset != 0 || is_empty(operand.extents) || !has_distinct_elements(operand)) return m;
   for (int d = 0; d < order; ++d) {
     const index_t extent = operand.extents[d], stride = operand.stride[d].times;
     if (stride < 0 || (stride == 0 && d >= order - 2 && extent > 1)) return m;
@@ -84,15 +71,6 @@ constexpr merged_operand merge_operand(const layout& operand, const layout& from
 /// Copies that are not made, by value: what is read instead of it; -1 for all others.
 using elided_copies = sequence<int>;
 
-/// The value that owns the memory of `id`.
-constexpr int base_of(const lower::plan_view& p, int id) {
-  const auto value = [&](int i) -> const lower::value_entry& {
-    return p.values[static_cast<std::size_t>(i)];
-  };
-  while (value(id).where == lower::storage::view) id = value(id).source;
-  return id;
-}
-
 /// The copies of a program that repeat elements and that products alone read, which can read these from where
 /// they were copied. Other copies cost less than products that read their operands in pieces.
 /// layout_of(i) is the layout of value i.
@@ -107,10 +85,10 @@ constexpr elided_copies find_elided_copies(const lower::plan_view& p, const Layo
     const int from = operand(copy, 0), made = operand(copy, 1);
     bool elided = p.values[static_cast<std::size_t>(made)].output < 0 &&
                   layout_of(from).extents == layout_of(made).extents &&
-                  !detail::has_distinct_elements(layout_of(from));
+                  !has_distinct_elements(layout_of(from));
     for (const lower::step_entry& s : p.steps)
       for (int k = 0; k < s.inputs && elided; ++k)
-        if (base_of(p, operand(s, k)) == made)
+        if (lower::base_of(p, operand(s, k)) == made)
           elided = s.kind == lower::step_kind::contraction && !s.in_slices &&
                    merge_operand(layout_of(operand(s, k)), layout_of(from)).possible;
     if (elided) copied[made] = from;
@@ -125,7 +103,7 @@ constexpr lifetime steps_of(const lower::plan_view& p, const elided_copies& copi
   const lower::value_entry& v = p.values[static_cast<std::size_t>(id)];
   lifetime steps{v.first_step, v.last_step};
   for (int copy = 0; copy < copied.size(); ++copy)
-    if (copied[copy] >= 0 && base_of(p, copied[copy]) == id)
+    if (copied[copy] >= 0 && lower::base_of(p, copied[copy]) == id)
       steps.last = std::max(steps.last, p.values[static_cast<std::size_t>(copy)].last_step);
   return steps;
 }

@@ -187,8 +187,8 @@ class specialization {
   const layout& layout_of(int id) const { return layouts_[id]; }
   /// The value in whose memory `id` is read.
   int base_of(int id) const {
-    const int base = runtime::base_of(plan_, id), copied = copied_[base];
-    return copied < 0 ? base : runtime::base_of(plan_, copied);
+    const int base = lower::base_of(plan_, id), copied = copied_[base];
+    return copied < 0 ? base : lower::base_of(plan_, copied);
   }
   any_number number(int id, const recycled_vector<any_number>& numbers) const;
 

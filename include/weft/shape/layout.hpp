@@ -234,6 +234,19 @@ struct dim_group {
   return true;
 }
 
+/// Whether no two dims overlap, so that each index is another element; dims that repeat all elements do not
+/// count. All are numbers.
+constexpr bool has_distinct_elements(const layout& l) {
+  for (int a = 0; a < l.extents.order; ++a)
+    for (int b = 0; b < a; ++b) {
+      const index_t sa = l.stride[a].times, sb = l.stride[b].times;
+      if (sa != 0 && sb != 0 && l.extents[a] > 1 && l.extents[b] > 1 && sa < sb * l.extents[b] &&
+          sb < sa * l.extents[a])
+        return false;
+    }
+  return true;
+}
+
 /// Elements first to last - 1 of the base; all are numbers.
 struct element_range {
   index_t first = 0, last = 0;

@@ -197,9 +197,10 @@ class blocked_product {
 
   /// Stores sums of a panel to C, piece by piece.
   void store(const block& at, const S* sums, index_t j0, index_t columns) const {
+    const index_t piece = c_.piece > 0 ? c_.piece : plan_.size.n;
     for (index_t j = 0, some; j < columns; j += some) {
-      const index_t before = c_.piece == 0 ? 0 : (j0 + j) / c_.piece, first = j0 + j - before * c_.piece;
-      some = c_.piece == 0 ? columns : std::min(columns - j, c_.piece - first);
+      const index_t before = (j0 + j) / piece, first = (j0 + j) % piece;
+      some = std::min(columns - j, piece - first);
       store_tile<B::tile_columns>(sums + j, c_.data + before * c_.next + at.i0 * c_.row + first, c_.row,
                                   at.rows, some, c_.add);
     }

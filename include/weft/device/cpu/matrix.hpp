@@ -21,10 +21,10 @@ struct gemm_size {
 };
 
 /// The offsets of merged rows or columns; within each `run` of them, counted from the first, they are `step`
-/// apart, and none is larger than `last`.
+/// apart. `largest` is the largest of them, or 0.
 struct merged_offsets {
   const index_t* offset = nullptr;
-  index_t run = 1, step = 1, last = 0;
+  index_t run = 1, step = 1, largest = 0;
 };
 
 /// Element (i, j) of a matrix is data[i * row + j * column], or data[rows->offset[i] + columns->offset[j]] if
@@ -80,7 +80,7 @@ class merged_matrix {
       for (int d = sides[i].order; d-- > 0;) {
         const index_t extent = sides[i].extent[d], stride = sides[i].stride[d];
         if (made == 1) offsets_[i].run = extent, offsets_[i].step = stride;
-        offsets_[i].last += std::max<index_t>(stride, 0) * (extent - 1);
+        offsets_[i].largest += std::max<index_t>(stride, 0) * (extent - 1);
         for (index_t n = made; n < made * extent; ++n) to[n] = to[n - made] + stride;
         made *= extent;
       }
@@ -136,10 +136,10 @@ WEFT_INLINE void copy_piece(const T* from, index_t step, index_t count, index_t 
   for (; i < count; ++i) to[i] = from[i * step];
 }
 
-/// The longest line of which a block is copied.
+/// Most elements in a line of a copied block.
 inline constexpr index_t longest_line = 256;
 
-/// Elements of memory to which a block is copied.
+/// How many elements copied_block may write: those of the block, and a vector that follows them.
 constexpr std::size_t copied_block_size(index_t rows, index_t columns) {
   return static_cast<std::size_t>(rows * columns + 64);
 }
@@ -151,7 +151,8 @@ matrix<T> copied_block(const matrix<T>& m, index_t i0, index_t rows, index_t j0,
   const bool along_rows = m.column != 1;
   const merged_offsets &lines = along_rows ? *m.columns : *m.rows, &line = along_rows ? *m.rows : *m.columns;
   const index_t count = along_rows ? columns : rows, length = along_rows ? rows : columns,
-                pitch = along_rows ? std::max<index_t>(length, 2) : length, end = lines.last + line.last + 1;
+                pitch = along_rows ? std::max<index_t>(length, 2) : length,
+                end = lines.largest + line.largest + 1;
   line_piece pieces[longest_line];
   const line_piece* const behind = pieces + pieces_of(line, along_rows ? i0 : j0, length, pieces);
   const auto copy_lines = [&]<bool Contiguous>(std::bool_constant<Contiguous>) {

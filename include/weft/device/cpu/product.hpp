@@ -2,8 +2,6 @@
 // Batched matrix products on the CPU as native code, instantiated only in programs that contain a matmul.
 #pragma once
 
-#include <utility>
-
 #include <weft/device/cpu/gemm.hpp>
 #include <weft/device/native.hpp>
 
@@ -49,7 +47,10 @@ void product_of(const native_call& call) {
   const index_t piece = batches > 1 && can_join<T>(size, a, b, c) ? size.n : 0;
   static thread_local scratch_memory memory[2];
   const merged_matrix left(a, false, memory[0]), right(b, piece > 0, memory[1]);
-  if (piece > 0) size.n *= std::exchange(batches, 1);
+  if (piece > 0) {
+    size.n *= batches;
+    batches = 1;
+  }
   multiply_each<T, Out>(
       size, batches,
       [&](index_t n) {

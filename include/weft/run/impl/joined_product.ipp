@@ -84,20 +84,12 @@ inline bool multiply_with_sums(backend& device, const strided& a, const strided&
   return device.multiply_with(a, b, c, {.sums = &result, .of_right = of_right});
 }
 
-inline int base_of(const lower::plan_view& p, int id) {
-  const auto value = [&](int v) -> const lower::value_entry& {
-    return p.values[static_cast<std::size_t>(v)];
-  };
-  while (value(id).where == lower::storage::view) id = value(id).source;
-  return id;
-}
-
 }  // namespace detail
 
 WEFT_DEFINE joined_product joined_product_of(const lower::plan_view& p, int step, bool next_is_alone) {
   const lower::step_entry& product = p.steps[static_cast<std::size_t>(step)];
   const auto base = [&](const lower::step_entry& s, int operand) {
-    return detail::base_of(p, p.operands[static_cast<std::size_t>(s.first_operand + operand)]);
+    return lower::base_of(p, p.operands[static_cast<std::size_t>(s.first_operand + operand)]);
   };
   const auto instructions_of = [&](const lower::step_entry& s) {
     const lower::kernel_entry& k = p.kernels[static_cast<std::size_t>(s.kernel)];

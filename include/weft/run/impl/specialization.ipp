@@ -218,7 +218,7 @@ WEFT_DEFINE strided specialization::tensor_of(int id) const {
 }
 
 WEFT_DEFINE void specialization::read_where_copied(int i) {
-  const int id = plan_.operands[static_cast<std::size_t>(i)], copied = copied_[runtime::base_of(plan_, id)];
+  const int id = plan_.operands[static_cast<std::size_t>(i)], copied = copied_[lower::base_of(plan_, id)];
   const merged_operand m = merge_operand(layout_of(id), layout_of(copied));
   sources_[i] = source_of(copied);
   std::copy_n(m.stride, tensors_[i].extents.order, tensors_[i].stride);
@@ -235,7 +235,7 @@ WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<c
     const int id = plan_.operands[static_cast<std::size_t>(i)];
     sources_[i] = source_of(id);
     if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
-    if (copied_[runtime::base_of(plan_, id)] < 0) continue;
+    if (copied_[lower::base_of(plan_, id)] < 0) continue;
     if (s.kind == step_kind::kernel) ready.is_elided = true;
     else read_where_copied(i);
   }

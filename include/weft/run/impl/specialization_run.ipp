@@ -64,7 +64,8 @@ WEFT_DEFINE void specialization::launch(const frame& f, const prepared& first) c
 
 WEFT_DEFINE void specialization::run(const frame& f) {
   const detail::exchange_guard guard(f.hooks);
-  const prepared *first_kernel = nullptr, *before = nullptr;  // of the current launch; the step before
+  const prepared* first_kernel = nullptr;  // of the current launch
+  const prepared* before = nullptr;        // the last step that was executed
   for (prepared& s : steps_) s.done = false;
   for (prepared& s : steps_) {
     if (s.is_elided) continue;
