@@ -245,6 +245,7 @@ TEST_CASE("convolutions of odd sizes, forward and backward") {
   check_convolution<float, conv_options{.stride = 2, .padding = 1, .groups = 2}, 3, 3>({4, 6, 6, 7}, 18,
                                                                                        1e-4);
   check_convolution<float, conv_options{}, 1, 1>({3, 5, 4, 7}, 10, 1e-4);
+  check_convolution<float, conv_options{.padding = 1}, 3, 3>({0, 3, 5, 4}, 9, 1e-4);
   check_convolution<float, conv_options{.padding = 2}, 1, 1>({2, 5, 3, 2}, 1, 1e-4);
   check_convolution<double, conv_options{.padding = 1}, 3, 3>({2, 7, 6, 9}, 5, 1e-9);
   check_convolution<bfloat16, conv_options{.padding = 1}, 3, 3>({2, 8, 7, 7}, 16, 0.02);

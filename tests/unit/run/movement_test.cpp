@@ -302,3 +302,49 @@ TEST_CASE("copy: strided copies of all orders of dims, both ways, on one thread 
     check_copies<std::uint8_t>(device, dtype::u8);
   }
 }
+
+namespace {
+
+/// Elements of an array of three dims.
+struct block {
+  shape extents;
+  std::vector<float> elements;
+
+  /// With zeros around and between the elements along a dim, which then has `extent` elements.
+  block padded(int dim, index_t before, index_t extent, index_t step = 1) const {
+    block result{extents, {}};
+    result.extents[dim] = extent;
+    for (index_t i = 0; i < result.extents[0]; ++i)
+      for (index_t j = 0; j < result.extents[1]; ++j)
+        for (index_t k = 0; k < result.extents[2]; ++k) {
+          index_t at[] = {i, j, k};
+          at[dim] -= before;
+          const bool inside = at[dim] >= 0 && at[dim] % step == 0 && at[dim] / step < extents[dim];
+          at[dim] /= step;
+          const index_t from = (at[0] * extents[1] + at[1]) * extents[2] + at[2];
+          result.elements.push_back(inside ? elements[static_cast<std::size_t>(from)] : 0);
+        }
+    return result;
+  }
+};
+
+template <index_t Dim, index_t Before, index_t Extent, index_t Step = 1>
+auto pad_dim(auto x) {
+  return weft::apply<op::pad, attr<Dim, Before, Extent, Step>>(x);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "zeros around several dims, of which a step computes two, around one dim twice, and read in between") {
+  const auto x = counted(extents<2, 3, 4>{}) + 1.0f;
+  const block b{{3, {2, 3, 4}}, eval(x).to_vector()};
+  const auto is = [](const auto& e, const block& expected) { check(e, expected.extents, expected.elements); };
+  is(pad_dim<2, 2, 7>(pad_dim<1, 1, 6>(x)), b.padded(1, 1, 6).padded(2, 2, 7));
+  is(pad_dim<0, 1, 3>(pad_dim<2, 2, 7>(pad_dim<1, 1, 6>(x))),
+     b.padded(1, 1, 6).padded(2, 2, 7).padded(0, 1, 3));
+  is(pad_dim<1, 2, 9>(pad_dim<1, 1, 6>(x)), b.padded(1, 1, 6).padded(1, 2, 9));
+  is(pad_dim<1, 4, 20, 3>(pad_dim<1, 1, 6, 2>(x)), b.padded(1, 1, 6, 2).padded(1, 4, 20, 3));
+  is(let(pad_dim<1, 1, 6>(x), [](auto v) { return pad_dim<2, 2, 7>(v) * sum(v); }) / 300.0f,
+     b.padded(1, 1, 6).padded(2, 2, 7));  // 1 + ... + 24 = 300
+}
