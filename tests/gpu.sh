@@ -3,9 +3,9 @@
 # Tests and measures weft on an NVIDIA GPU, within nine minutes. Needs a driver, and NVRTC and cuBLASLt of CUDA 12 or 13,
 # which it looks for where LD_LIBRARY_PATH says, beside nvcc, where the loader looks and among Python's packages.
 #
-#   tests/gpu.sh [--json FILE] [--quick]               builds here, then runs; needs cmake and CUDA's headers
+#   tests/gpu.sh [--json FILE] [--logs DIR] [--quick]  builds here, then runs; needs cmake and CUDA's headers
 #   tests/gpu.sh --pack DIR                            builds, and puts all that a run needs into DIR; needs no GPU
-#   DIR/gpu.sh [--json FILE] [--quick]                 runs on a machine that has glibc, bash and a driver; no network
+#   DIR/gpu.sh [--json FILE] [--logs DIR] [--quick]    runs on a machine that has glibc, bash and a driver; no network
 #   DIR/gpu.sh --rehearse                              what can be tried of DIR without a GPU
 #
 # Prints a short table last; FILE gets the same figures as JSON. --quick: small sizes, for a look at the script itself.
@@ -15,12 +15,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 kernel_tests=(weft_test_gpu_index_add_test weft_test_gpu_copies_and_products_test weft_test_gpu_kernel_text_test)
 programs=(tests/weft_test_law_device_test tests/weft_test_gpu_nccl_world examples/train_gpt benchmarks/weft_benchmark_device
           "${kernel_tests[@]/#/tests/}")
-mode=run pack='' json='' quick=0
+mode=run pack='' json='' logs='' quick=0
 while [ $# -gt 0 ]; do
   case $1 in
     --pack) mode=pack pack=${2:?a folder}; shift ;;
     --rehearse) mode=rehearse ;;
     --json) json=$(realpath -m "${2:?a file}"); shift ;;
+    --logs) logs=$(realpath -m "${2:?a folder}"); shift ;;
     --quick) quick=1 ;;
     *) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
@@ -44,6 +45,7 @@ pack_into() {
     [ ! -x "build/gpu/$program" ] || install -s "build/gpu/$program" "$1"
   done
   cp README.md LICENSE docs/*.md "$1/data"
+  cp benchmarks/peers/{serve,gpt_pytorch,device_pytorch}.py "$1"
   cp tests/gpu.sh "$1"
 }
 
@@ -58,21 +60,41 @@ else
   [ $mode != pack ] || { du -sh "$at"; exit 0; }
 fi
 out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+keep_logs() {
+  [ -z "$logs" ] || { mkdir -p "$logs"; cp "$out"/*.txt "$out"/*.jsonl "$logs" 2>/dev/null || true; }
+  rm -rf "$out"
+}
+trap keep_logs EXIT
 failed=0 figures=() rows=() began=$SECONDS
 
-# stage NAME LIMIT COMMAND...: its output in $out/NAME.txt; whether it ended well within LIMIT seconds. Tests that left out what
-# this machine does not have end with code 77 (tests/skip.hpp); WEFT_TEST_DEVICE names what it must have.
-stage() {
-  local name=$1 limit=$2 start=$SECONDS code=0
+# begin NAME LIMIT COMMAND...: starts it, for at most LIMIT seconds, when a core is free; it reads $input, and its output is in
+# $out/NAME.txt. ended NAME: waits for it; whether
+# it ended well. Tests that left out what this machine does not have end with code 77 (tests/skip.hpp); WEFT_TEST_DEVICE names what
+# it must have.
+declare -A running
+begin() {
+  local name=$1 limit=$2
   shift 2
-  timeout -k 5 "$limit" env LD_LIBRARY_PATH="${libraries:-}" WEFT_KERNEL_CACHE="$out/kernels" "$@" >"$out/$name.txt" 2>&1 || code=$?
-  [ $code -ne 124 ] || echo "not within $limit s" >>"$out/$name.txt"
-  figures+=("\"$name\": {\"exit_code\": $code, \"seconds\": $((SECONDS - start))}")
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do sleep 0.2; done
+  {
+    local code=0 start=$SECONDS
+    timeout -k 5 "$limit" env LD_LIBRARY_PATH="${libraries:-}" WEFT_KERNEL_CACHE="$out/kernels" "$@" <"${input:-/dev/null}" >"$out/$name.txt" 2>&1 ||
+      code=$?
+    [ $code -ne 124 ] || echo "not within $limit s" >>"$out/$name.txt"
+    echo $((SECONDS - start)) >"$out/$name.seconds"
+    exit $code
+  } &
+  running[$name]=$!
+}
+ended() {
+  local name=$1 code=0
+  wait "${running[$name]}" || code=$?
+  figures+=("\"$name\": {\"exit_code\": $code, \"seconds\": $(cat "$out/$name.seconds")}")
   [ $code -ne 77 ] || { code=0; echo "== $name: without"; grep -o 'skipped without .*' "$out/$name.txt" | sort -u || true; }
   [ $code -eq 0 ] || { failed=1; echo "== $name: exit code $code"; tail -n 5 "$out/$name.txt"; }
   return $code
 }
+stage() { begin "$@" && ended "$1"; }
 # check NAME COMMAND...: a finding, by the command's success.
 check() {
   local name=$1 good=true
@@ -81,12 +103,13 @@ check() {
   figures+=("\"$name\": $good")
   rows+=("$name | $([ $good = true ] && echo yes || echo NO)")
 }
-# train NAME FLAGS...: trains on the packed texts and logs into $out/NAME.jsonl.
-train() {
+# train NAME FLAGS...: trains on the packed texts and logs into $out/NAME.jsonl. begin_training: so that it can be waited for.
+begin_training() {
   local name=$1
   shift
-  stage "$name" 100 "$at/train_gpt" --data "$at/data" --log "$out/$name.jsonl" "$@"
+  begin "$name" 100 "$at/train_gpt" --data "$at/data" --log "$out/$name.jsonl" "$@"
 }
+train() { begin_training "$@" && ended "$1"; }
 field() { grep -o "\"$2\": [^,}]*" "$out/$1.jsonl" | sed 's/.*: //; s/"//g'; }
 # The middle of the steps' rates, without the first two.
 rate() { field "$1" tokens_per_s | tail -n +3 | sort -n | awk '{v[NR] = $1} END {print NR ? v[int((NR + 1) / 2)] : 0}'; }
@@ -101,11 +124,12 @@ near() {
     NF == 2 {d = ($1 - $2) / $2; if (d < 0) d = -d; if (!(d <= most)) wrong = 1; if (d > worst) worst = d; ++n} NF != 2 {wrong = 1}
     END {printf "largest relative difference of %d losses: %.2e\n", n, worst; exit wrong || n == 0}'
 }
+# as_planned NAME [BYTES]: with so many more in use; what is reserved for them depends on the allocator's blocks.
 as_planned() {
-  local figure
-  for figure in peak_bytes reserved_bytes; do
-    [ -n "$(field "$1" predicted_$figure)" ] && [ "$(field "$1" predicted_$figure)" = "$(field "$1" $figure | tail -n 1)" ] || return 1
-  done
+  local planned
+  planned=$(field "$1" predicted_peak_bytes)
+  [ -n "$planned" ] && [ $((planned + ${2:-0})) = "$(field "$1" peak_bytes | tail -n 1)" ] || return 1
+  [ -n "${2:-}" ] || [ "$(field "$1" predicted_reserved_bytes)" = "$(field "$1" reserved_bytes | tail -n 1)" ]
 }
 falls() { field "$1" loss | awk 'NR == 1 {first = $1} {last = $1} END {exit !(NR > 1 && last < first)}'; }
 
@@ -175,69 +199,104 @@ for library in libnvrtc libcublasLt; do
   echo "$library.so.13 or .12 is not on this machine: pip install nvidia-cuda-nvrtc nvidia-cublas, or install CUDA"
   exit 3
 done
+own_libraries=${LD_LIBRARY_PATH:-}
 libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-[ ! -x "$at/weft_test_law_device_test" ] || {
-  WEFT_TEST_DEVICE=cuda stage law 180 "$at/weft_test_law_device_test" || true
-  check "every kind of program as on the reference" says law SUCCESS
-}
-for test in "${kernel_tests[@]}"; do
+# What is right, side by side. NCCL is optional.
+tests=()
+for test in weft_test_law_device_test "${kernel_tests[@]}"; do
   [ -x "$at/$test" ] || continue
-  WEFT_TEST_DEVICE=cuda stage "$test" 60 "$at/$test" || true
-  check "${test#weft_test_gpu_}" says "$test" SUCCESS
+  tests+=("$test")
+  WEFT_TEST_DEVICE=cuda begin "$test" 180 "$at/$test"
 done
-# NCCL is optional.
 while read -r folder; do
   [ -e "$out/libraries/libnccl.so.2" ] || [ ! -e "$folder/libnccl.so.2" ] || ln -s "$folder/libnccl.so.2" "$out/libraries/libnccl.so.2"
 done < <(folders)
-if [ -x "$at/weft_test_gpu_nccl_world" ]; then
+[ ! -x "$at/weft_test_gpu_nccl_world" ] || begin nccl 100 "$at/weft_test_gpu_nccl_world"
+[ $quick -eq 1 ] && job=("${small[@]}") steps=16 || { job=(); steps=100; }
+gpu=("${job[@]}" --device cuda) exactly=("${job[@]}" --device cuda --deterministic)
+begin_training two "${exactly[@]}" --steps $steps
+begin_training host "${job[@]}" --device cpu --deterministic --steps $steps
+begin_training half "${exactly[@]}" --steps $((steps / 2)) --checkpoint "$out/checkpoint"
+for precision in bf16 f16; do
+  begin_training $precision "${exactly[@]}" --steps $((steps / 4)) --precision $precision
+  begin_training again_$precision "${exactly[@]}" --steps $((steps / 4)) --precision $precision
+done
+begin_training tf32 "${gpu[@]}" --steps $((steps / 4)) --tf32
+begin_training recomputed "${gpu[@]}" --steps $((steps / 4)) --precision bf16 --recompute selective
+begin_training narrow "${gpu[@]}" --steps $((steps / 4)) --precision bf16
+pytorch() { begin "$1" 120 env LD_LIBRARY_PATH="$own_libraries" python3 "${@:2}"; }
+has_pytorch=0
+[ $quick -eq 1 ] || ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null || has_pytorch=1
+printf 'step\n%.0s' {1..10} >"$out/steps"
+[ $has_pytorch -eq 0 ] ||  # what it compiles stays in its cache on disk
+  for batch in 8 32; do input=$out/steps pytorch "compile$batch" "$at/gpt_pytorch.py" 12 12 768 1024 $batch 50304 1 cuda_compiled; done
+ended half || true
+begin_training resumed "${exactly[@]}" --steps $steps --checkpoint "$out/checkpoint" --resume
+for name in two host resumed bf16 again_bf16 f16 again_f16 tf32 recomputed narrow; do ended $name || true; done
+for test in "${tests[@]}"; do
+  ended "$test" || true
+  check "${test#weft_test_}" says "$test" SUCCESS
+done
+[ $has_pytorch -eq 0 ] || for batch in 8 32; do ended "compile$batch" || true; done
+if [ -n "${running[nccl]:-}" ]; then
   nccl_code=0
-  timeout -k 5 100 env LD_LIBRARY_PATH="$libraries" "$at/weft_test_gpu_nccl_world" >"$out/nccl.txt" 2>&1 || nccl_code=$?
+  wait "${running[nccl]}" || nccl_code=$?
   if [ $nccl_code -eq 3 ]; then rows+=("NCCL | $(tail -n 1 "$out/nccl.txt")")
   else check "NCCL, world of one, and one rank for each GPU" says nccl right; fi
 fi
-gpu=(--device cuda --deterministic)
-[ $quick -eq 1 ] && job=("${small[@]}") steps=16 || { job=(); steps=100; }
-train one "${job[@]}" "${gpu[@]}" --steps $steps || true
-train two "${job[@]}" "${gpu[@]}" --steps $steps || true
-train host "${job[@]}" --device cpu --deterministic --steps $steps || true
-train half "${job[@]}" "${gpu[@]}" --steps $((steps / 2)) --checkpoint "$out/checkpoint" || true
-train resumed "${job[@]}" "${gpu[@]}" --steps $steps --checkpoint "$out/checkpoint" --resume || true
-tail -n $((steps / 2)) "$out/one.jsonl" >"$out/second_half.jsonl" || true
+
+# What is fast, one after the other.
+train one "${exactly[@]}" --steps $steps || true
 check "losses as on the CPU, within 1%" near one host 0.01
 check "two runs: the same bits" same_bits one two
+tail -n $((steps / 2)) "$out/one.jsonl" >"$out/second_half.jsonl" || true
 check "a resumed run: the same bits" same_bits resumed second_half
 check "planned bytes are used bytes" as_planned one
-measured one
 for precision in bf16 f16; do
-  train $precision "${job[@]}" "${gpu[@]}" --steps $((steps / 4)) --precision $precision || true
-  train again_$precision "${job[@]}" "${gpu[@]}" --steps $((steps / 4)) --precision $precision || true
   check "$precision: the loss falls" falls $precision
   check "$precision: two runs: the same bits" same_bits $precision again_$precision
-  measured $precision
 done
+check "recomputed activations: losses within 1%" near recomputed narrow 0.01
+measured one
 # Steps recorded as CUDA graphs: the same bits, with one rank's sums in the order of a step.
-train plain "${job[@]}" --device cuda --steps $steps || true
-train graph "${job[@]}" --device cuda --steps $steps --graph || true
+train plain "${gpu[@]}" --steps $steps || true
+train graph "${gpu[@]}" --steps $steps --graph || true
 check "steps as CUDA graphs: the same bits" same_bits graph plain
 measured plain
 measured graph
-train tf32 "${job[@]}" --device cuda --steps $((steps / 4)) --tf32 || true
-head -n $((steps / 4)) "$out/plain.jsonl" >"$out/quarter.jsonl" || true
+head -n $((steps / 4 + 1)) "$out/plain.jsonl" >"$out/quarter.jsonl" || true
 check "TF32: losses within 2% of f32" near tf32 quarter 0.02
-measured tf32
+gpt2=(--layers 12 --heads 12 --width 768 --context 1024 --vocab 50304)
 if [ $quick -eq 0 ]; then
-  for precision in f32 bf16; do
-    train "L6_C384_T256_B8_$precision" --layers 6 --heads 6 --width 384 --context 256 --batch 8 --device cuda --precision $precision --steps 20 || true
-    measured "L6_C384_T256_B8_$precision"
-    train "L12_C768_V50304_T256_B4_$precision" --layers 12 --heads 12 --width 768 --context 256 --batch 4 --vocab 50304 --device cuda \
-      --precision $precision --steps 12 || true
-    measured "L12_C768_V50304_T256_B4_$precision"
-    train "L6_C384_T256_B8_${precision}_graph" --layers 6 --heads 6 --width 384 --context 256 --batch 8 --device cuda --precision $precision --steps 20 \
-      --graph || true
-    measured "L6_C384_T256_B8_${precision}_graph"
+  for run in "8 bf16" "32 bf16 --graph" "8 bf16 --graph" "8 f32 --tf32"; do
+    read -r batch precision flag <<<"$run"
+    name="GPT-2 124M, T 1024, B $batch, $precision$flag"
+    train "$name" "${gpt2[@]}" --device cuda --batch "$batch" --precision "$precision" $flag --steps 12 || true
+    check "$name: planned bytes are used bytes" as_planned "$name" $([ "$flag" != --graph ] || echo 65536)
+    measured "$name"
   done
 fi
-stage benchmark 120 "$at/weft_benchmark_device" cuda $([ $quick -eq 0 ] || echo small) &&
-  while IFS='|' read -r _ what found _; do rows+=("${what# }|${found% }"); done < <(grep '^| [^k]' "$out/benchmark.txt") || true
+stage benchmark 120 "$at/weft_benchmark_device" cuda $([ $quick -eq 0 ] || echo small) || true
+
+# The same in PyTorch, where it is.
+if [ $has_pytorch -eq 1 ]; then
+  pytorch device_pytorch "$at/device_pytorch.py"
+  ended device_pytorch || true
+  for batch in 8 32; do
+    for form in cuda cuda_compiled; do
+      input=$out/steps pytorch "$form$batch" "$at/gpt_pytorch.py" 12 12 768 1024 $batch 50304 1 $form
+      ended "$form$batch" || true
+      tokens=$(tail -n 7 "$out/$form$batch.txt" | sort -n | awk -v n=$((1024 * batch)) '{v[NR] = $1} END {if (NR > 6) printf "%.0f", n / v[4]}')
+      figures+=("\"PyTorch $form B $batch tokens_per_s\": ${tokens:-null}")
+      rows+=("GPT-2 124M, T 1024, B $batch, bf16, PyTorch $form | $tokens tokens/s")
+    done
+  done
+fi
+while IFS='|' read -r _ what found _; do
+  other=$(grep -F "|$what|" "$out/device_pytorch.txt" 2>/dev/null | cut -d '|' -f 3 || true)
+  cudnn=$(grep -F "|${what% } (cuDNN) |" "$out/device_pytorch.txt" 2>/dev/null | cut -d '|' -f 3 || true)
+  rows+=("${what# }|${found% }${other:+; PyTorch$other}${cudnn:+; cuDNN$cudnn}")
+  figures+=("\"$(sed 's/^ *//; s/ *$//' <<<"$what")\": \"$(sed 's/^ *//; s/ *$//' <<<"$found")\"")
+done < <(grep '^| [^k]' "$out/benchmark.txt")
 finish "$device"

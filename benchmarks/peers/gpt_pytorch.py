@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: MIT
 """The training step of gpt_weft.cpp in PyTorch.
 
-    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY THREADS eager|compiled|bf16
+    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY THREADS eager|compiled|bf16|cuda|cuda_compiled
+
+On the CPU; cuda: on a GPU, in bf16.
 """
 import sys
 
@@ -14,6 +16,9 @@ from serve import serve
 layers, heads, width, context, batch, vocabulary, threads = map(int, sys.argv[1:8])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
+form = sys.argv[8]
+device = form.split("_")[0] if form.startswith("cuda") else "cpu"
+torch.set_default_device(device)
 normal = lambda *s: torch.nn.Parameter(torch.randn(s) * 0.02)
 ones = lambda *s: torch.nn.Parameter(torch.ones(s))
 zeros = lambda *s: torch.nn.Parameter(torch.zeros(s))
@@ -42,12 +47,12 @@ def model(tokens):
 
 
 def loss_of(tokens, targets):
-    with torch.autocast("cpu", torch.bfloat16, enabled=sys.argv[8] == "bf16"):
+    with torch.autocast(device, torch.bfloat16, enabled=form == "bf16" or device == "cuda"):
         logits = model(tokens).view(-1, vocabulary)
     return F.cross_entropy(logits.float(), targets.view(-1))
 
 
-if sys.argv[8] == "compiled":
+if form.endswith("compiled"):
     loss_of = torch.compile(loss_of)
 
 

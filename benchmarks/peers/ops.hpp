@@ -31,11 +31,13 @@ struct task {
 inline int threads_of(char** values) { return std::atoi(values[1]); }
 
 /// Seconds of one run. A run so short that clock and cold caches would show is repeated for ten milliseconds
-/// after it.
-inline double seconds_of(const std::function<void()>& run) {
+/// after it. `finish` waits for what runs have only queued.
+inline double seconds_of(const std::function<void()>& run, const std::function<void()>& finish = [] {}) {
   const auto seconds = [&](int repeats) {
+    finish();
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < repeats; ++i) run();
+    finish();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;
   };
   constexpr double least = 0.01;
@@ -43,7 +45,7 @@ inline double seconds_of(const std::function<void()>& run) {
   return once < least ? seconds(static_cast<int>(least / once) + 1) : once;
 }
 
-inline void serve(const std::vector<task>& tasks) {
+inline void serve(const std::vector<task>& tasks, const std::function<void()>& finish = [] {}) {
   for (const task& t : tasks) std::printf("%s\n", t.name.c_str());
   std::printf("\n");
   std::fflush(stdout);
@@ -51,7 +53,7 @@ inline void serve(const std::vector<task>& tasks) {
     for (const task& t : tasks)
       if (t.name == name) {
         try {
-          std::printf("%.9f\n", seconds_of(t.run));
+          std::printf("%.9f\n", seconds_of(t.run, finish));
         } catch (const std::exception& e) {
           std::fprintf(stderr, "%s: %s\n", name.c_str(), e.what());
           std::printf("none\n");

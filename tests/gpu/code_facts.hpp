@@ -28,10 +28,11 @@ class sources_only : public gpu::jit_backend {
   void fill_zero(void*, std::size_t) override {}
   ~sources_only() override { release(); }
   std::vector<std::string> sources;
+  gpu::group_limits of_groups{.tensor_core_memory = 99 << 10};
 
  protected:
   const char* dialect() const override { return gpu::cuda_dialect; }
-  gpu::group_limits limits() const override { return {.tensor_core_memory = 99 << 10}; }
+  gpu::group_limits limits() const override { return of_groups; }
   std::shared_ptr<gpu::compiled_kernel> compile(const std::string& text) override {
     const std::lock_guard lock(mutex_);
     sources.push_back(text);

@@ -90,7 +90,13 @@ std::map<std::string, failure> failures;
 std::string misuse;
 constexpr int most_devices = 8;
 constexpr std::size_t device_bytes = std::size_t{1} << 30;
-constexpr int most_shared = 99 << 10;  // bytes of a group: the least of what devices with tensor cores have
+/// The major part of the compute capability.
+int capability() {
+  const char* const set = std::getenv("FAKE_CUDA_CAPABILITY");
+  return set ? std::atoi(set) : 9;
+}
+/// Bytes of a group: the least of what devices of the capability have.
+int most_shared() { return capability() == 9 ? 227 << 10 : 99 << 10; }
 CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
 std::map<CUdeviceptr, block> memory;
@@ -474,17 +480,16 @@ CUresult cuDeviceGetName(char* name, int size, CUdevice) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
-  const char* const capability = std::getenv("FAKE_CUDA_CAPABILITY");
   *value = 0;
-  if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *value = capability ? std::atoi(capability) : 9;
+  if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *value = capability();
   if (which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) *value = 1;
-  if (which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) *value = most_shared;
+  if (which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) *value = most_shared();
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuFuncSetAttribute")) return r;
-  if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > most_shared)
+  if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > most_shared())
     return CUDA_ERROR_INVALID_VALUE;
   function->most_shared = static_cast<unsigned>(value);
   return CUDA_SUCCESS;

@@ -13,7 +13,8 @@
 namespace fake_ptx {
 
 constexpr const char* instructions = FAKE_TEXT(FAKE_WARP_WORDS) R"(
-extern "C" { fake_warp_words fake_warp; }
+struct fake_places { unsigned item, items, group, groups; };
+extern "C" { fake_warp_words fake_warp; fake_places fake_place; }
 
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 static int min(int a, int b) { return a < b ? a : b; }
@@ -70,6 +71,8 @@ static void ptx_cvt_rn_bf16x2_f32(unsigned& pair, float high, float low) {
 static void ptx_cvt_rn_f16x2_f32(unsigned& pair, float high, float low) {
   pair = fake_to_f16(high) << 16 | fake_to_f16(low);
 }
+static void ptx_cvt_rn_bf16_f32(unsigned short& y, float x) { y = fake_to_bf16(x); }
+static void ptx_cvt_rn_f16_f32(unsigned short& y, float x) { y = fake_to_f16(x); }
 static void ptx_cvt_f32_f16(float& x, unsigned short bits) { x = fake_of_f16(bits); }
 static void ptx_ex2_approx_ftz_f32(float& y, float x) {
   y = __builtin_exp2f(x);
@@ -134,16 +137,81 @@ static void fake_multiply(void** lanes) {
 FAKE_PRODUCT(ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, fake_of_bf16)
 FAKE_PRODUCT(ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, fake_of_f16)
 
-struct fake_shuffle { float x; int bits; float seen; };
+/* Instructions of warpgroups, of which each warp computes its 16 rows on its own. */
+static const int adds = 1;
+static bool fake_unseen[1024]; /* by item: whether it has written to shared memory what wgmma may not see */
+static void ptx_wgmma_fence_sync_aligned() {}
+static void ptx_wgmma_commit_group_sync_aligned() {}
+static void ptx_wgmma_wait_group_sync_aligned(int) {}
+static void ptx_fence_proxy_async_shared__cta() { fake_unseen[fake_place.item] = false; }
+/* Element `along` of row `row` of what a matrix descriptor with the swizzle of 128 bytes describes; or, if
+   `turned`, element `row` of row `along`. */
+static unsigned fake_described(unsigned long matrix, int row, int along, bool turned) {
+  const unsigned start = (matrix & 0x3fff) << 4, to_next = (matrix >> 16 & 0x3fff) << 4,
+                 to_eight = (matrix >> 32 & 0x3fff) << 4;
+  if (matrix >> 62 != 1 || to_eight % 1024 != 0)
+    fake_warp.note("wgmma: a tile without the swizzle of 128 bytes");
+  unsigned at = turned ? start + row / 64 * to_next + along / 8 * to_eight + along % 8 * 128 + row % 64 * 2
+                       : start + row / 8 * to_eight + row % 8 * 128 + along * 2;
+  at ^= (at >> 7 & 7) << 4;
+  return *(unsigned short*)fake_shared(at, 2);
+}
+struct fake_group_product { void** operand; int warp; bool unseen; };
+template <int N, bool InRegisters, float (*Value)(unsigned)>
+static void fake_multiply_groups(void** lanes) {
+  constexpr int sums = N / 2;
+  double a[16][16], b[16][N];
+  const auto of = [&](int lane) -> fake_group_product& { return *(fake_group_product*)lanes[lane]; };
+  for (int lane = 0; lane < 32; ++lane)
+    if (of(lane).unseen) fake_warp.note("wgmma: shared memory was written without fence.proxy.async since");
+  const auto matrix = [&](int k) { return *(unsigned long*)of(0).operand[sums + k]; };
+  for (int r = 0; r < 16; ++r)
+    for (int k = 0; k < 16; ++k)
+      if constexpr (InRegisters) {
+        const unsigned pair = *(unsigned*)of(r % 8 * 4 + k % 8 / 2).operand[sums + k / 8 * 2 + r / 8];
+        a[r][k] = Value(pair >> k % 2 * 16 & 0xffff);
+      } else a[r][k] = Value(fake_described(matrix(0), 16 * of(0).warp + r, k, false));
+  for (int k = 0; k < 16; ++k)
+    for (int n = 0; n < N; ++n)
+      b[k][n] = Value(fake_described(matrix(InRegisters ? 4 : 1), n, k, InRegisters));
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < sums; ++i) {
+      const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      float& to = *(float*)of(lane).operand[i];
+      double sum = to;
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
+      to = (float)sum;
+    }
+}
+#define FAKE_GROUP_PRODUCT(name, n, value)                                                         \
+  template <class... Operands>                                                                     \
+  inline __attribute__((always_inline)) static void name(Operands&&... operands) {                 \
+    void* all[] = {(void*)&operands...};                                                           \
+    constexpr bool in_registers = sizeof...(Operands) == n / 2 + 9;                                \
+    static_assert(in_registers || sizeof...(Operands) == n / 2 + 7);                               \
+    fake_group_product own{all, (int)fake_place.item / 32 % 4, fake_unseen[fake_place.item]};      \
+    fake_meet(own, &fake_multiply_groups<n, in_registers, value>);                                 \
+  }
+FAKE_GROUP_PRODUCT(ptx_wgmma_mma_async_sync_aligned_m64n32k16_f32_bf16_bf16, 32, fake_of_bf16)
+FAKE_GROUP_PRODUCT(ptx_wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16, 64, fake_of_bf16)
+FAKE_GROUP_PRODUCT(ptx_wgmma_mma_async_sync_aligned_m64n128k16_f32_bf16_bf16, 128, fake_of_bf16)
+FAKE_GROUP_PRODUCT(ptx_wgmma_mma_async_sync_aligned_m64n32k16_f32_f16_f16, 32, fake_of_f16)
+FAKE_GROUP_PRODUCT(ptx_wgmma_mma_async_sync_aligned_m64n64k16_f32_f16_f16, 64, fake_of_f16)
+FAKE_GROUP_PRODUCT(ptx_wgmma_mma_async_sync_aligned_m64n128k16_f32_f16_f16, 128, fake_of_f16)
+
+template <class T>
+struct fake_shuffle { T x; int bits; T seen; };
+template <class T>
 static void fake_exchange(void** lanes) {
   for (int lane = 0; lane < 32; ++lane) {
-    fake_shuffle& own = *(fake_shuffle*)lanes[lane];
-    own.seen = ((fake_shuffle*)lanes[(lane ^ own.bits) & 31])->x;
+    fake_shuffle<T>& own = *(fake_shuffle<T>*)lanes[lane];
+    own.seen = ((fake_shuffle<T>*)lanes[(lane ^ own.bits) & 31])->x;
   }
 }
-inline __attribute__((always_inline)) static float __shfl_xor_sync(unsigned, float x, int bits) {
-  fake_shuffle own{x, bits, 0};
-  fake_meet(own, &fake_exchange);
+template <class T>
+inline __attribute__((always_inline)) static T __shfl_xor_sync(unsigned, T x, int bits) {
+  fake_shuffle<T> own{x, bits, 0};
+  fake_meet(own, &fake_exchange<T>);
   return own.seen;
 }
 
@@ -157,7 +225,10 @@ static void ptx_cp_async_ca_shared_global(unsigned to, const void* from, int byt
   fake_warp.copy(fake_shared(to, 4), from, 4, 4);
 }
 static void ptx_cp_async_commit_group() { fake_warp.commit(); }
-static void ptx_cp_async_wait_group(int left) { fake_warp.await(left); }
+static void ptx_cp_async_wait_group(int left) {
+  fake_warp.await(left);
+  fake_unseen[fake_place.item] = true;
+}
 )";
 
 /// The parts of `text` between separators that are in no string and no parentheses.
@@ -191,7 +262,9 @@ inline std::string called(const std::string& statement) {
   for (std::size_t i = 1; i < parts.size() && i < 3; ++i)
     for (const std::string& operand : split(parts[i], ','))
       if (const auto at = operand.find('('); at != operand.npos) operands.push_back(operand.substr(at));
-  const std::string instruction = quoted_part(parts[0]);
+  std::string instruction = quoted_part(parts[0]);
+  if (const auto at = instruction.find("wgmma.mma"); at != instruction.npos)
+    instruction = instruction.substr(at);  // without the predicate that it names, which is 1
   const std::size_t name_end = instruction.find_first_of(" ;");
   std::string call = "ptx_";
   for (char c : instruction.substr(0, name_end)) call += c == '.' || c == ':' ? '_' : c;
@@ -218,7 +291,7 @@ inline std::string translated(std::string text) {
       for (int depth = 1; depth > 0; ++end) depth += (text[end] == '(') - (text[end] == ')');
       text.replace(at, end - at, called(text.substr(open + 1, end - open - 2)));
     }
-  const std::string shared = "extern __shared__ uint4 name[];";
+  const std::string shared = "extern __shared__ __align__(1024) uint4 name[];";
   if (const std::size_t at = text.find(shared); at != text.npos)
     text.replace(at, shared.size(), "uint4* const name = (uint4*)fake_warp.memory;");
   return text;

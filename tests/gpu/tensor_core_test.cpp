@@ -27,15 +27,24 @@ using halves = std::vector<std::uint16_t>;
 using words = std::vector<std::uint32_t>;
 
 device nvidia() { return device(std::make_shared<gpu::cuda_backend>()); }
+/// Devices of this compute capability: those of 9 multiply by warpgroups, those of 8 by warps.
+device nvidia(const char* capability) {
+  setenv("FAKE_CUDA_CAPABILITY", capability, 1);
+  const device d = nvidia();
+  unsetenv("FAKE_CUDA_CAPABILITY");
+  return d;
+}
 
 /// What the lanes of a warp have in `uint to[4]` after `body`, which finds 256 numbers of 16 bits at `in` in
 /// device memory, and memory for as many at `from` in shared memory.
-words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 32) {
+words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 32,
+               const std::string& more_words = "", unsigned shared_bytes = 512) {
   const gpu::cuda_functions cuda;
   const gpu::cuda_queue queue(cuda, 0);
   const auto current = queue.use();
-  const auto code = gpu::nvrtc_compiler().compile(std::string(gpu::cuda_dialect) + "#define GROUP_SIZE 32" +
-                                                      gpu::common_vocabulary + gpu::tensor_core_words + R"(
+  const auto code =
+      gpu::nvrtc_compiler().compile(std::string(gpu::cuda_dialect) + "#define GROUP_SIZE 32" +
+                                        gpu::common_vocabulary + gpu::tensor_core_words + more_words + R"(
         KERNEL weft_kernel(const ushort* in, uint* out) {
           GROUP_MEMORY(memory)
           ushort* from = (ushort*)memory;
@@ -44,7 +53,7 @@ words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 
           )" + body + R"(
           for (int i = 0; i < 4; ++i) out[4 * lane + i] = to[i];
         })",
-                                                  "sm_" + cuda.capability(queue.device, ""));
+                                    "sm_" + cuda.capability(queue.device, ""));
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
   CUdeviceptr in = 0, out = 0;
@@ -55,7 +64,7 @@ words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 
   cuda.check(cuda.allocate(&out, 512), "cuMemAlloc");
   cuda.check(cuda.to_device(in, numbers.data(), 512, queue.stream), "cuMemcpyHtoDAsync");
   void* arguments[] = {&in, &out};
-  cuda.check(cuda.launch(kernel, 1, 1, 1, lanes, 1, 1, 512, queue.stream, arguments, nullptr),
+  cuda.check(cuda.launch(kernel, 1, 1, 1, lanes, 1, 1, shared_bytes, queue.stream, arguments, nullptr),
              "cuLaunchKernel");
   cuda.check(cuda.to_host(found.data(), out, 512, queue.stream), "cuMemcpyDtoHAsync");
   cuda.check(cuda.wait_stream(queue.stream), "cuStreamSynchronize");
@@ -152,6 +161,61 @@ TEST_CASE("products of tiles have their factors and sums where the PTX ISA says"
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("products of warpgroups: tiles in shared memory, with what the descriptor says, and in registers") {
+  // Rows of 64 numbers: the factors are the ones from feature 16 on, of rows 0 to 15 and of all 32; or, on
+  // the right, rows 16 to 31, of which all 64 features count.
+  const auto number = [](int row, int feature) { return element_at(row % 16, feature + row / 16); };
+  for (const dtype type : {dtype::bf16, dtype::f16}) {
+    halves numbers(256);
+    for (int i = 0; i < 256; ++i) numbers[static_cast<std::size_t>(i)] = bits_of(i / 16.0 - 0.5, type);
+    const std::string head = R"(
+      for (int e = lane; e < 32 * 64; e += GROUP_SIZE) {
+        int row = e / 64, f = e % 64;
+        from[row / 8 * 512 + row % 8 * 64 + (f ^ row % 8 * 8)] = in[(row % 16 * 7 + (f + row / 16) * 3) % 16];
+      }
+      show_to_products();
+      BARRIER;
+      uint at = shared_address(from), a[4];
+      int g = lane / 4, t = lane % 4;
+      for (int i = 0; i < 4; ++i) {
+        int row = g + i % 2 * 8, f = 2 * t + i / 2 * 8;
+        a[i] = in[(row * 7 + f * 3) % 16] | (uint)in[(row * 7 + f * 3 + 3) % 16] << 16;
+      }
+      begin_products();)";
+    const std::string tail = R"(
+      end_products();
+      for (int i = 0; i < 4; ++i) to[i] = BITS_OF_FLOAT(sum[PART][i]);)";
+    for (int part = 0; part < 8; ++part) {
+      const std::string here =
+          "#define PART " + std::to_string(part) + "\n#define WARPGROUPS\n" + gpu::warpgroup_words(type);
+      for (const bool in_registers : {false, true}) {
+        if (!in_registers && part >= 4) continue;
+        const std::string body =
+            in_registers
+                ? "float sum[8][4] = {}; add_register_products(sum, a, part_of_tile(at + 2048, 1024));"
+                : "float sum[4][4] = {}; sum[PART][1] = 1;"
+                  "add_tile_products(sum, part_of_tile(at + 32, 1024), part_of_tile(at + 32, 1024));";
+        const words seen = of_lanes(head + body + tail, numbers, 32, here, 4096);
+        for (std::size_t lane = 0; lane < 32; ++lane)
+          for (std::size_t i = 0; i < 4; ++i) {
+            const int row = fragment_row[lane] + (i < 2 ? 0 : 8),
+                      column = 8 * part + fragment_column[lane] + static_cast<int>(i % 2);
+            double sum = !in_registers && i == 1;
+            for (int k = 0; k < 16; ++k)
+              sum += in_registers ? number(row, k) * number(16 + k, column)
+                                  : number(row, 16 + k) * number(column, 16 + k);
+            CAPTURE(in_registers);
+            CAPTURE(part);
+            CAPTURE(lane);
+            CAPTURE(i);
+            CHECK(std::bit_cast<float>(seen[4 * lane + i]) == static_cast<float>(sum));
+          }
+      }
+    }
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("pairs are rounded to the nearest, the second number high; powers of two; lanes exchange numbers") {
   std::vector<float> samples{1.00390625f, 1.01171875f, -3.14159f, 65519.9f, 65520.0f, 1e-7f,   3e-8f,
                              6.1e-5f,     0.0f,        -0.0f,     1e38f,    -1e-40f,  2049.0f, 2051.0f};
@@ -213,6 +277,17 @@ TEST_CASE(
     of_lanes(body, counted(), lanes);
     return fake_cuda::misuse();
   };
+  const auto group_misuse_of = [](const std::string& body) {
+    of_lanes(body, counted(), 32, "#define WARPGROUPS\n" + gpu::warpgroup_words(dtype::bf16), 4096);
+    return fake_cuda::misuse();
+  };
+  const std::string product = "float sum[4][4]; add_tile_products(sum, tile, tile);";
+  CHECK(group_misuse_of("await_copies<0>(); ulong tile = part_of_tile(0, 1024); " + product)
+            .find("fence.proxy.async") != std::string::npos);
+  CHECK(group_misuse_of("ulong tile = part_of_tile(0, 1040); " + product).find("swizzle") !=
+        std::string::npos);
+  CHECK(group_misuse_of("ulong tile = part_of_tile(2048, 1024); " + product).find("outside") !=
+        std::string::npos);
   const std::string apart = "cuLaunchKernel: not every lane of a warp reaches an instruction of all\n";
   CHECK(misuse_of("if (lane != 5) load_matrices(to, shared_address(from));") == apart);
   CHECK(misuse_of("if (lane < 16) load_matrices(to, shared_address(from)); else BARRIER;") == apart);
@@ -441,18 +516,19 @@ void check(const device& d, dtype type, const problem& p) {
 
 TEST_CASE(
     "attention on tensor cores: sizes, lengths, groups and positions, to the rounding of weights, twice") {
-  const device d = nvidia();
-  for (const dtype type : {dtype::bf16, dtype::f16}) {
-    check(d, type, {{5, 5}, {2, 2}, 1});
-    check(d, type, {{70, 70}, {1, 1}, 16});
-    check(d, type, {{100, 40}, {4, 2}, 60});
-    check(d, type, {{130, 130}, {2, 1}, 64});
-    check(d, type, {{3, 200}, {3, 1}, 64, 197});
-    check(d, type, {{65, 65}, {1, 1}, 80});
-    check(d, type, {{33, 97}, {2, 2}, 128, 64});
-    check(d, type, {{1, 1}, {1, 1}, 128});
-    check(d, type, {{3, 9}, {1, 1}, 128, 0, order::in_order, 40});  // sums of exponentials far from 1
-  }
+  for (const char* capability : {"8", "9"})
+    for (const dtype type : {dtype::bf16, dtype::f16}) {
+      const device d = nvidia(capability);
+      check(d, type, {{5, 5}, {2, 2}, 1});
+      check(d, type, {{70, 70}, {1, 1}, 16});
+      check(d, type, {{100, 40}, {4, 2}, 60});
+      check(d, type, {{130, 130}, {2, 1}, 64});
+      check(d, type, {{3, 200}, {3, 1}, 64, 197});
+      check(d, type, {{65, 65}, {1, 1}, 80});
+      check(d, type, {{33, 97}, {2, 2}, 128, 64});
+      check(d, type, {{1, 1}, {1, 1}, 128});
+      check(d, type, {{3, 9}, {1, 1}, 128, 0, order::in_order, 40});  // sums of exponentials far from 1
+    }
 }
 
 TEST_CASE("attention on tensor cores: without keys results are 0, and without queries cotangents are") {
@@ -468,12 +544,13 @@ TEST_CASE("attention on tensor cores: without keys results are 0, and without qu
 }
 
 TEST_CASE("attention on tensor cores: operands anywhere in memory") {
-  const device d = nvidia();
-  for (const order how : {order::heads_first, order::parts_of_rows, order::one_off, order::every_second}) {
-    CAPTURE(static_cast<int>(how));
-    check(d, dtype::bf16, {{66, 70}, {2, 1}, 64, 4, how});
-    check(d, dtype::f16, {{20, 70}, {2, 2}, 24, 50, how});
-  }
+  for (const char* capability : {"8", "9"})
+    for (const order how : {order::heads_first, order::parts_of_rows, order::one_off, order::every_second}) {
+      CAPTURE(static_cast<int>(how));
+      const device d = nvidia(capability);
+      check(d, dtype::bf16, {{66, 70}, {2, 1}, 64, 4, how});
+      check(d, dtype::f16, {{20, 70}, {2, 2}, 24, 50, how});
+    }
 }
 
 TEST_CASE("tensor cores compute attention of bf16 and f16 on devices that have them, up to 128 features") {
@@ -482,10 +559,7 @@ TEST_CASE("tensor cores compute attention of bf16 and f16 on devices that have t
     check(d, type, {{7, 7}, {1, 1}, features});
     return fake_cuda::calls("cuFuncSetAttribute") > before;
   };
-  const device has_them = nvidia();
-  setenv("FAKE_CUDA_CAPABILITY", "7", 1);
-  const device has_none = nvidia();
-  unsetenv("FAKE_CUDA_CAPABILITY");
+  const device has_them = nvidia("8"), has_none = nvidia("7");
   CHECK(takes(has_them, dtype::bf16, 128));
   CHECK(takes(has_them, dtype::f16, 8));
   CHECK_FALSE(takes(has_none, dtype::bf16, 128));

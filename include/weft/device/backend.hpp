@@ -43,6 +43,9 @@ class recorded_work {
   virtual void replay(std::span<const std::uint64_t> keys) = 0;
 };
 
+/// The elements that GPUs compute at once: backend::elements_at_once.
+inline constexpr index_t gpu_elements_at_once = index_t{1} << 27;
+
 /// A device. Functions throw device_error on failure.
 class backend {
  public:
@@ -101,6 +104,9 @@ class backend {
   }
   /// Whether `multiply` takes operands that are strided::merged; otherwise programs copy them before.
   virtual bool multiplies_merged() const { return false; }
+  /// How many elements ops that may choose compute at once, as `linear_cross_entropy` does: few beside the
+  /// device's memory, enough for all its units.
+  virtual index_t elements_at_once() const { return index_t{1} << 24; }
   /// Whether products of f32 may be computed on tensor cores that round operands to TF32 (10 bits), as
   /// torch.backends.cuda.matmul.allow_tf32. Without effect on devices that have none.
   virtual void allow_tf32(bool) {}

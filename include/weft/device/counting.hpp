@@ -38,6 +38,9 @@ class counting_backend : public backend, private mapped_memory {
   bool computes() const override { return false; }
   bool host_accessible() const override { return false; }
   bool holds_messages() const override { return holds_messages_; }
+  index_t elements_at_once() const override {
+    return holds_messages_ ? backend::elements_at_once() : gpu_elements_at_once;
+  }
 
   void* allocate(std::size_t bytes) override {
     const std::uintptr_t address = next_;

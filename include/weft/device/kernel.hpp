@@ -81,12 +81,14 @@ struct kernel_call {
 };
 
 /// How devices with groups of work items fold columns: blocks of rows are folded side by side, and then their
-/// partial results, of 8 bytes each, in the order of the blocks. It depends on sizes only, so that results
-/// are the same on every device. Where rows are folded, too, a group computes a block, row by row; otherwise
-/// an item computes a column of a block, and there are several blocks where columns are few.
+/// partial results, of 8 bytes each, in an order that is fixed for this number of blocks. It depends on sizes
+/// only, so that results are the same on every device. Where rows are folded, too, a group computes a block,
+/// row by row; otherwise an item computes a column of a block, and there are several blocks where columns are
+/// few.
 struct column_blocks {
-  static constexpr index_t wanted_items = index_t{1} << 16, least_rows = 32, most_groups = 2048,
+  static constexpr index_t wanted_items = index_t{1} << 18, least_rows = 32, most_groups = 2048,
                            rows_of_group = 8, most_scratch = index_t{1} << 27;
+  static constexpr int joined_columns = 8;  // of a group that adds up partial results
   index_t blocks = 1, scratch_bytes = 0;
   explicit column_blocks(const kernel_call& call) {
     const index_t columns = std::max<index_t>(call.args.rows() * call.args.row_size(), 1),
@@ -101,16 +103,23 @@ struct column_blocks {
   }
 };
 
-/// How such devices compute a kernel of rows: each group computes one row, or block of rows, at a time, and
-/// needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the device has
-/// places for run where their scratch memory would exceed `most_scratch` bytes.
+/// How such devices compute a kernel of rows: each group computes one row, or block of rows, at a time. Its
+/// items keep their elements of scratch rows, and their sums of columns, in registers while a row has few
+/// elements. Otherwise a group needs 8 bytes of scratch memory for each element of each scratch row, and
+/// fewer groups than the device has places for run where that would exceed `most_scratch` bytes.
 struct row_groups {
   static constexpr int items = 64;  // of a group
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
+  static constexpr index_t most_elements = 32, most_registers = 96;  // of an item
   index_t groups = 0, scratch_bytes = 0;
+  bool in_registers;
   explicit row_groups(const kernel_call& call)
       : groups(call.column_folds > 0 ? column_blocks(call).blocks : std::min(call.args.rows(), most)) {
+    const index_t elements = (call.args.row_size() + items - 1) / items;
+    in_registers =
+        elements <= most_elements && elements * (call.scratch_rows + call.column_folds) <= most_registers;
+    if (in_registers) return;
     const index_t of_group = std::max<index_t>(call.args.row_size(), 1) * 8 * call.scratch_rows;
     if (of_group > 0) groups = std::min(groups, std::max<index_t>(most_scratch / of_group, 1));
     scratch_bytes = groups * of_group;

@@ -13,6 +13,7 @@
 #include <weft/gpu/attention_tiles.hpp>
 #include <weft/gpu/native_text.hpp>
 #include <weft/gpu/tensor_core_words.hpp>
+#include <weft/gpu/warpgroup_words.hpp>
 
 namespace weft::gpu {
 
@@ -38,12 +39,15 @@ struct attention_tiles {
 /// of which are computed with at once. Chosen so that the results of a thread stay in registers, and that two
 /// groups find room on a multiprocessor with 164 KiB of shared memory.
 struct tensor_core_tiles {
-  static constexpr int threads = 128, most_features = 128;
+  static constexpr int most_features = 128;
   static constexpr index_t most_positions = 1 << 30;  // of 32-bit numbers
   int depth, row_tiles, columns, part;
+  int threads = 128;
+  bool warpgroups = false;  // whether these multiply, and not warps
 
-  static tensor_core_tiles of_forward(const native_operands& o);
-  static tensor_core_tiles of_backward(const native_operands& o);
+  static tensor_core_tiles of_forward(const native_operands& o, const group_limits& limits);
+  static tensor_core_tiles of_queries(const native_operands& o, const group_limits& limits);
+  static tensor_core_tiles of_keys(const native_operands& o, const group_limits& limits);
   static int depth_of(const native_operands& o) {
     return static_cast<int>((o.in[0].extents[3] + 15) / 16 * 16);
   }
@@ -51,7 +55,8 @@ struct tensor_core_tiles {
   /// Bytes of so many staged tiles, and of so many numbers for each column.
   index_t bytes(int of_rows, int of_columns, int numbers) const;
   /// The kernel for `length` rows of each of `others` heads and batch elements.
-  native_text kernel(const char* text, dtype type, index_t length, index_t others, index_t bytes) const;
+  native_text kernel(const char* text, const native_operands& o, index_t length, index_t others,
+                     index_t bytes) const;
 };
 /// Whether attention of these operands is computed on tensor cores.
 bool takes_tensor_cores(const native_operands& o, const group_limits& limits);

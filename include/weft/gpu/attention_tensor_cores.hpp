@@ -29,7 +29,11 @@ inline constexpr const char* attention_tensor_core_text = R"(
 
 /* Element `feature` of a row of a tile. */
 FUNCTION int place(int row, int feature) {
+#ifdef WARPGROUPS
+  return row / 8 * 8 * DEPTH + feature / 64 * 512 + row % 8 * 64 + (feature % 64 ^ row % 8 * 8);
+#else
   return row * LD + (DEPTH % 64 == 0 ? feature / 64 * 64 + (feature % 64 ^ row % 8 * 8) : feature);
+#endif
 }
 
 /* The rows of one head in device memory, and whether 16 bytes of them can be accessed at once. */
@@ -50,7 +54,20 @@ FUNCTION int features_at(const head_rows& x, int row, int feature) {
 }
 
 /* Begins to copy `size` rows from `first` on to a tile, with zeros where there are no rows or features. */
-FUNCTION void begin_tile(ushort* tile, int size, const head_rows& x, int first) {
+template <int size>
+FUNCTION void begin_tile(ushort* tile, const head_rows& x, int first) {
+#ifdef WARPGROUPS /* warps have no registers left for it */
+  /* All of it is there: a thread copies the same features of rows that are `step` apart. */
+  const int step = GROUP_SIZE / CHUNKS;
+  if (x.in_vectors && x.features == DEPTH && first + size <= x.count && size % step == 0) {
+    int r = (int)LOCAL_ID / CHUNKS, d = (int)LOCAL_ID % CHUNKS * 8;
+    uint to = shared_address(tile + place(r, d));
+    const ushort* from = x.at + (first + r) * x.row + d;
+    UNROLL for (int i = 0; i < size / step; ++i, from += step * x.row)
+      begin_copy_at(to + 16 * GROUP_SIZE * i, from, 16);
+    return;
+  }
+#endif
   ROLLED for (int e = (int)LOCAL_ID; e < size * CHUNKS; e += GROUP_SIZE) {
     int r = e / CHUNKS, d = e % CHUNKS * 8, there = features_at(x, first + r, d);
     const ushort* from = there > 0 ? x.at + (first + r) * x.row + d * x.feature : x.at;
@@ -83,6 +100,36 @@ FUNCTION void write_tile(const head_rows& x, int first, const ushort* tile) {
     UNROLL for (int n = 0; n < (columns) / 8; ++n) \
       UNROLL for (int e = 0; e < 4; ++e)
 
+#ifdef WARPGROUPS
+#define SHOW_TO_PRODUCTS show_to_products();
+#define OWN_GROUP ((int)LOCAL_ID / 128 * 64)
+#define NEXT_ROWS (16 * DEPTH)
+template <int N>
+FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ushort* right) {
+  uint from_left = shared_address(left) + 2 * LD * OWN_GROUP, from_right = shared_address(right);
+  begin_products();
+  UNROLL for (int d = 0; d < DEPTH; d += 16) {
+    int at = d / 64 * 1024 + d % 64 * 2;
+    add_tile_products(sum[0], part_of_tile(from_left + at, NEXT_ROWS),
+                         part_of_tile(from_right + at, NEXT_ROWS));
+  }
+  end_products();
+}
+template <int N>
+FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[MT][N][4],
+                           const ushort* right) {
+  uint from_right = shared_address(right);
+  uint a[N / 2][4];
+  UNROLL for (int n = 0; n < N; n += 2)
+    UNROLL for (int i = 0; i < 4; ++i)
+      a[n / 2][i] = PAIR_OF(weights[0][n + i / 2][i % 2 * 2], weights[0][n + i / 2][i % 2 * 2 + 1]);
+  begin_products();
+  UNROLL for (int n = 0; n < N; n += 2)
+    add_register_products(sum[0], a[n / 2], part_of_tile(from_right + n * NEXT_ROWS, NEXT_ROWS));
+  end_products();
+}
+#else
+#define SHOW_TO_PRODUCTS
 /* Bytes from the begin of a row to the eight features from d on, a multiple of 16, or to those `after` them.
    Modulo 8 the row has the number of the lane: then what does not depend on it is known to the compiler. */
 #define AT_FEATURE(d, after)                                                                        \
@@ -124,6 +171,7 @@ FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[M
     }
   }
 }
+#endif
 /* The results of a group, rounded, to a tile; each row times `factor`. */
 FUNCTION void set_tile(ushort* tile, const float (&sum)[MT][CHUNKS][4], const float (&factor)[MT][2]) {
   UNROLL for (int m = 0; m < MT; ++m)
@@ -166,8 +214,8 @@ FUNCTION float sum_of_row(float x) {
 #define BEGIN_COLUMNS                                                                              \
   const auto begin_columns = [&](int j0, int stage) {                                              \
     ushort* to = others + stage * 2 * COLUMNS * LD;                                                \
-    begin_tile(to, COLUMNS, HEAD(in1, b, of, keys), j0);                                           \
-    begin_tile(to + COLUMNS * LD, COLUMNS, HEAD(in2, b, of, keys), j0);                            \
+    begin_tile<COLUMNS>(to, HEAD(in1, b, of, keys), j0);                                           \
+    begin_tile<COLUMNS>(to + COLUMNS * LD, HEAD(in2, b, of, keys), j0);                            \
     end_of_copies();                                                                               \
   };
 /* Whether all queries of the warp attend to all keys of a tile; the keys that a query attends to end here. */
@@ -186,11 +234,12 @@ NATIVE_KERNEL {
     BEGIN_COLUMNS
     float result[MT][CHUNKS][4] = {}, sum[MT][2] = {}, top[MT][2];
     UNROLL for (int m = 0; m < MT; ++m) top[m][0] = top[m][1] = LOWEST;
-    begin_tile(queries, ROWS, HEAD(in0, b, h, length), t0);
+    begin_tile<ROWS>(queries, HEAD(in0, b, h, length), t0);
     begin_columns(0, 0);
     for (int j0 = 0, stage = 0; j0 < end; j0 += COLUMNS, stage ^= 1) {
       const ushort* tile = others + stage * 2 * COLUMNS * LD;
       await_copies<0>();
+      SHOW_TO_PRODUCTS
       BARRIER;
       if (j0 + COLUMNS < end) begin_columns(j0 + COLUMNS, stage ^ 1);
       float score[MT][COLUMNS / 8][4] = {};

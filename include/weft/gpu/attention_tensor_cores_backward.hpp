@@ -15,8 +15,8 @@ NATIVE_KERNEL {
     TILE_OF_QUERIES
     BEGIN_COLUMNS
     float result[MT][CHUNKS][4] = {}, mean[MT][2], log_sum[MT][2], factor[MT][2];
-    begin_tile(queries, ROWS, HEAD(in0, b, h, length), t0);
-    begin_tile(cotangents, ROWS, HEAD(in5, b, h, length), t0);
+    begin_tile<ROWS>(queries, HEAD(in0, b, h, length), t0);
+    begin_tile<ROWS>(cotangents, HEAD(in5, b, h, length), t0);
     end_of_copies();
     begin_columns(0, 0);
     await_copies<1>();
@@ -37,6 +37,7 @@ NATIVE_KERNEL {
     for (int j0 = 0, stage = 0; j0 < end; j0 += COLUMNS, stage ^= 1) {
       const ushort* tile = others + stage * 2 * COLUMNS * LD;
       await_copies<0>();
+      SHOW_TO_PRODUCTS
       BARRIER;
       if (j0 + COLUMNS < end) begin_columns(j0 + COLUMNS, stage ^ 1);
       for (int part = 0; part < COLUMNS; part += PART) {
@@ -82,16 +83,16 @@ NATIVE_KERNEL {
     const auto begin_step = [&](int step) {
       int h = of * in_group + step / per_head, t0 = begin + step % per_head * COLUMNS;
       ushort* to = others + step % 2 * 3 * COLUMNS * LD;
-      begin_tile(to, COLUMNS, HEAD(in0, b, h, length), t0);
-      begin_tile(to + COLUMNS * LD, COLUMNS, HEAD(in5, b, h, length), t0);
-      begin_tile(to + 2 * COLUMNS * LD, COLUMNS, HEAD(in3, b, h, length), t0);
+      begin_tile<COLUMNS>(to, HEAD(in0, b, h, length), t0);
+      begin_tile<COLUMNS>(to + COLUMNS * LD, HEAD(in5, b, h, length), t0);
+      begin_tile<COLUMNS>(to + 2 * COLUMNS * LD, HEAD(in3, b, h, length), t0);
       const float* sums = in4_data + b * in4_stride(0) + h * in4_stride(1);
       int t = t0 + me < length ? t0 + me : 0;
       if (me < COLUMNS) begin_small_copy(log_sums + step % 2 * COLUMNS + me, sums + t * in4_stride(2));
       end_of_copies();
     };
-    begin_tile(own_keys, ROWS, HEAD(in1, b, of, keys), s0);
-    begin_tile(values, ROWS, HEAD(in2, b, of, keys), s0);
+    begin_tile<ROWS>(own_keys, HEAD(in1, b, of, keys), s0);
+    begin_tile<ROWS>(values, HEAD(in2, b, of, keys), s0);
     end_of_copies();
     if (steps > 0) begin_step(0);
     for (int step = 0; step < steps; ++step) {
@@ -100,6 +101,7 @@ NATIVE_KERNEL {
       const float* sums = log_sums + step % 2 * COLUMNS;
       int t0 = begin + step % per_head * COLUMNS;
       await_copies<0>();
+      SHOW_TO_PRODUCTS
       BARRIER;
       if (step + 1 < steps) begin_step(step + 1);
       float mean = 0;

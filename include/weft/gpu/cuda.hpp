@@ -96,7 +96,10 @@ class cuda_backend : public jit_backend {
     index_t may_share = 0;   // bytes of group memory that the driver was told of
   };
 
-  [[gnu::cold]] std::string architecture() const { return "sm_" + driver_.capability(queue_.device, ""); }
+  /// With `a` where kernels use instructions of this architecture alone.
+  [[gnu::cold]] std::string architecture() const {
+    return "sm_" + driver_.capability(queue_.device, "") + (limits_.warpgroups ? "a" : "");
+  }
   static CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
   /// The last `kept` dims of `t` at position `i` of the others.
   static strided inner(strided t, int kept, index_t i);

@@ -3,8 +3,9 @@
 //
 // Kernel sources are C with these macros for what the two languages name differently: KERNEL, FUNCTION,
 // GLOBAL (pointers to device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID, GLOBAL_ID, their
-// counts, and BARRIER. Indices are `long`, which has 64 bits in both. Both languages have the types uint2,
-// uint4 and float4, and _Pragma("unroll").
+// counts, and BARRIER. CUDA alone has OF_LANE_ACROSS(x, bits), the x of the item whose number differs in
+// these bits, for groups of whole warps of 32. Indices are `long`, which has 64 bits in both. Both languages
+// have the types uint2, uint4 and float4, and _Pragma("unroll").
 #pragma once
 
 #include <weft/device/kernel.hpp>
@@ -39,6 +40,9 @@ inline constexpr const char* opencl_dialect = R"(
 /// The dialect's definitions in CUDA C++.
 inline constexpr const char* cuda_dialect = R"(
 #define HAS_DOUBLE 1
+#if __CUDA_ARCH__ >= 800
+#define HAS_CONVERSIONS 1
+#endif
 #define KERNEL extern "C" __global__ void
 #define FUNCTION static __device__
 #define GLOBAL
@@ -50,6 +54,7 @@ inline constexpr const char* cuda_dialect = R"(
 #define GLOBAL_ID (GROUP_ID * (long)blockDim.x + LOCAL_ID)
 #define GLOBAL_SIZE (GROUPS * (long)blockDim.x)
 #define BARRIER __syncthreads()
+#define OF_LANE_ACROSS(x, bits) __shfl_xor_sync(0xffffffffu, x, bits)
 #define CONSTANT_PARAMS const __grid_constant__ PARAMS
 #define FLOAT_OF_BITS(x) __uint_as_float((uint)(x))
 #define DOUBLE_OF_BITS(x) __longlong_as_double((long long)(x))
@@ -70,6 +75,23 @@ typedef double f64;
 #endif
 
 FUNCTION float bf16_to_f32(ushort x) { return FLOAT_OF_BITS((uint)x << 16); }
+#ifdef HAS_CONVERSIONS
+FUNCTION ushort f32_to_bf16(float x) {
+  ushort y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+FUNCTION float f16_to_f32(ushort x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+FUNCTION ushort f32_to_f16(float x) {
+  ushort y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+#else
 FUNCTION ushort f32_to_bf16(float x) {
   uint u = BITS_OF_FLOAT(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return (ushort)(u >> 16 | 0x40u);
@@ -97,6 +119,7 @@ FUNCTION ushort f32_to_f16(float x) {
   middle = 1u << (shift - 1);
   return (ushort)(sign | (size + middle - 1 + (size >> shift & 1u)) >> shift);
 }
+#endif
 
 #define DEFINE_TRUNCATION(F, R, end, low, high) \
   FUNCTION R F##_to_##R(F x) { \
@@ -114,6 +137,24 @@ DEFINE_TRUNCATIONS(f64)
 #define LARGER(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define SMALLER(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
 #define SUM(a, b) ((a) + (b))
+/* x of all items of a group, halves of which are combined, then halves of these, down to one. */
+#if defined OF_LANE_ACROSS && GROUP_SIZE % 32 == 0
+#define DEFINE_FOLD(name, T, combine)                          \
+  FUNCTION T name(T x, SHARED T* shared) {                     \
+    for (int s = GROUP_SIZE / 2; s > 0; s /= 2) {              \
+      T other;                                                 \
+      if (s < 32) other = OF_LANE_ACROSS(x, s);                \
+      else {                                                   \
+        shared[LOCAL_ID] = x;                                  \
+        BARRIER;                                               \
+        other = shared[LOCAL_ID ^ s];                          \
+        BARRIER;                                               \
+      }                                                        \
+      x = LOCAL_ID & s ? combine(other, x) : combine(x, other); \
+    }                                                          \
+    return x;                                                  \
+  }
+#else
 #define DEFINE_FOLD(name, T, combine)                          \
   FUNCTION T name(T x, SHARED T* shared) {                     \
     shared[LOCAL_ID] = x;                                      \
@@ -127,6 +168,7 @@ DEFINE_TRUNCATIONS(f64)
     BARRIER;                                                   \
     return y;                                                  \
   }
+#endif
 #define DEFINE_FOLDS(T)            \
   DEFINE_FOLD(fold_sum_##T, T, SUM) \
   DEFINE_FOLD(fold_max_##T, T, LARGER) \

@@ -72,6 +72,7 @@ class jit_backend : public backend {
   /// One launch, or two where columns are folded in blocks, if kernels can read addresses from memory.
   void launch_together(std::span<const kernel_call* const> calls) override;
   bool launches_together() const override { return true; }
+  index_t elements_at_once() const override { return gpu_elements_at_once; }
 
   void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override;
 

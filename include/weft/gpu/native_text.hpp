@@ -25,6 +25,7 @@ struct native_text {
 struct group_limits {
   index_t memory = index_t{48} << 10;  // bytes that a group can share
   index_t tensor_core_memory = 0;      // the same of kernels that use tensor_core_words; 0: there are none
+  bool warpgroups = false;             // whether there are warpgroup_words
   int threads = 1024;                  // of a group
   bool memory_is_own = true;           // not a part of device memory, as on CPUs
 };

@@ -18,7 +18,7 @@ inline constexpr int tensor_core_capability = 8;
 /// The words, in CUDA C++ with PTX.
 inline constexpr const char* tensor_core_words = R"(
 /* Memory that a group shares, as much as its launch asks for. */
-#define GROUP_MEMORY(name) extern __shared__ uint4 name[];
+#define GROUP_MEMORY(name) extern __shared__ __align__(1024) uint4 name[];
 
 FUNCTION uint shared_address(const void* at) { return (uint)__cvta_generic_to_shared(at); }
 
@@ -73,9 +73,12 @@ FUNCTION float number_of_f16(ushort bits) {
 /* Copies to shared memory, of 16 bytes, of which the first `bytes` come from device memory and the others are
    0; both addresses are multiples of 16. Or of 4 bytes. What a thread has begun since the last end_of_copies
    is one group; after await_copies<N>, all but its last N groups are there. */
-FUNCTION void begin_copy(void* to, const void* from, int bytes) {
+FUNCTION void begin_copy_at(uint to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               : : "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+               : : "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+FUNCTION void begin_copy(void* to, const void* from, int bytes) {
+  begin_copy_at(shared_address(to), from, bytes);
 }
 FUNCTION void begin_small_copy(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
@@ -87,6 +90,7 @@ FUNCTION void await_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
+
 /* 2 to the power of x, within 2 units in the last place. */
 FUNCTION float power_of_two(float x) {
   float y;
@@ -95,7 +99,7 @@ FUNCTION float power_of_two(float x) {
 }
 
 /* x of the lane whose number differs in these bits. */
-FUNCTION float of_lane_across(float x, int bits) { return __shfl_xor_sync(0xffffffffu, x, bits); }
+FUNCTION float of_lane_across(float x, int bits) { return OF_LANE_ACROSS(x, bits); }
 )";
 
 }  // namespace weft::gpu

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Mixed precision: products are computed in bf16 or f16, everything else as written.
+// Mixed precision: products and attention are computed in bf16 or f16, everything else as written.
 //
-// What torch.autocast decides op by op at run time is one pass here: operands of products are rounded,
-// results are stored in the same type and widened where they are read. Fused kernels write the rounded
-// values, so products read, and backward saves, half the bytes.
+// What torch.autocast decides op by op at run time is one pass here: operands of products and of attention
+// are rounded, results are stored in the same type and widened where they are read. Fused kernels write the
+// rounded values, so products read, and backward saves, half the bytes.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
+#include <weft/op/attention.hpp>
 
 namespace weft::graph {
 
@@ -55,14 +56,23 @@ constexpr sequence<bool> gradient_products(const compute_graph& g) {
 
 }  // namespace detail
 
-/// `g` with f32 products computed in `type`.
+/// `g` with f32 products and attention computed in `type`.
 constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
-  return rewritten(g, [&](compute_graph& to, const node& n) {
-    if (n.op != &info_of<op::contract> || n.result.type != dtype::f32) return detail::widened_later(to, n);
-    const value a = detail::rounded_to({&to, n.operand[0]}, type),
-                b = detail::rounded_to({&to, n.operand[1]}, type);
-    return cast_to(contract_of(a, b), dtype::f32).id;
+  return rewritten(g, [&](compute_graph& to, node n) {
+    const bool attends = n.op == &info_of<op::attention>;
+    if (n.op->kind == op::op_kind::result) {  // of attention: not of its value, which is widened
+      const node& of = to[n.operand[0]];
+      if (of.op == &info_of<op::cast> && to[of.operand[0]].op == &info_of<op::attention>)
+        n.operand[0] = of.operand[0];
+    }
+    if ((n.op != &info_of<op::contract> && !attends) || n.result.type != dtype::f32)
+      return detail::widened_later(to, n);
+    value rounded[3];
+    for (int k = 0; k < n.operands; ++k) rounded[k] = detail::rounded_to({&to, n.operand[k]}, type);
+    const value narrow =
+        attends ? to.apply(*n.op, n.at, rounded, n.operands) : contract_of(rounded[0], rounded[1]);
+    return cast_to(narrow, dtype::f32).id;
   });
 }
 

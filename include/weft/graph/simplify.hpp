@@ -112,7 +112,12 @@ constexpr int before_expand(compute_graph& g, const node& n) {
 /// of the parts of a split tensor; -1 if the operands are not of this form.
 constexpr int joined_pads(compute_graph& g, int first, int second) {
   const node a = g[first], b = g[second];
-  if (a.op != &info_of<op::pad> || b.op != a.op || !(a.result == b.result)) return -1;
+  if (b.op != a.op || !(a.result == b.result)) return -1;
+  if (a.op == &info_of<op::cast>) {  // of narrow numbers, whose sums are computed in f32
+    const int narrow = joined_pads(g, a.operand[0], b.operand[0]);
+    return narrow < 0 ? -1 : cast_to({&g, narrow}, a.result.type).id;
+  }
+  if (a.op != &info_of<op::pad>) return -1;
   if (a.at[0] != b.at[0] || a.at[3] != 1 || b.at[3] != 1) return -1;
   const int dim = static_cast<int>(a.at[0]);
   const value x{&g, a.operand[0]}, y{&g, b.operand[0]};

@@ -33,6 +33,7 @@ struct text_form {
   int width = 1;              // elements of a row that an item computes one after the other
   bool aligned = true;        // they can be read and written at once
   index_t row_size = 0;       // 0: a parameter
+  int pieces = 0;             // of a row, `width` elements for each item of a group; 0: any number
 };
 
 /// Number of the pointers of a kernel, of which the last may be scratch memory.
@@ -117,7 +118,27 @@ class text_writer {
   /// The same of the element that is being computed, in blocks of rows.
   [[gnu::cold]] std::string partial(const instruction& w) const;
   [[gnu::cold]] void write_block_of_rows();
+  [[gnu::cold]] void write_partial_results();
   [[gnu::cold]] void write_joined_blocks();
+
+  static constexpr int most_kept = 64;  // registers of an item
+  // Where a row has a fixed number of pieces, an item has all of its elements in registers: of scratch rows,
+  // of sums of columns, and of arguments that several sweeps read.
+  bool in_registers() const { return form_.pieces > 0; }
+  [[gnu::cold]] void declare_registers(const std::string& name, const char* type);
+  [[gnu::cold]] void declare_row();
+  [[gnu::cold]] std::string own_element(const std::string& registers) const {
+    return registers + "[" + (form_.width > 1 ? "k * " + std::to_string(form_.width) + " + j" : "k") + "]";
+  }
+  static std::string scratch_registers(const instruction& w) {
+    return "s" + std::to_string(w.a) + "_" + register_name(w.type);
+  }
+  static std::string sum_registers(const instruction& w) { return "q" + std::to_string(w.c); }
+  static std::string argument_registers(const instruction& w) { return "x" + std::to_string(w.a); }
+  /// Finds the arguments of which an item keeps its elements.
+  [[gnu::cold]] void find_kept();
+  bool is_kept(std::size_t i) const { return at(i).op == load && first_load_[at(i).a] > 0; }
+  bool was_loaded(std::size_t i) const { return is_kept(i) && first_load_[at(i).a] != i; }
 
   /// Writes code that adds the offsets of row number `row` over dims first to last - 1 to those of all
   /// arguments.
@@ -142,8 +163,13 @@ class text_writer {
   [[gnu::cold]] void write_list(std::size_t i);
   [[gnu::cold]] void write_moves(std::size_t i, bool to_memory);
   static bool in_scratch(const instruction& w) { return w.op == spill || w.op == reload; }
-  static bool reads_list(const instruction& w) { return (w.op == load && !w.b) || w.op == reload; }
-  static bool writes_list(const instruction& w) { return w.op == store || w.op == spill; }
+  bool reads_list(std::size_t i) const {
+    const instruction w = at(i);
+    return (w.op == load && !w.b && !was_loaded(i)) || (w.op == reload && !in_registers());
+  }
+  bool writes_list(std::size_t i) const {
+    return at(i).op == store || (at(i).op == spill && !in_registers());
+  }
   /// Expression for the element that is being computed of such an instruction.
   [[gnu::cold]] std::string moved(std::size_t i) const;
   std::string column() const { return form_.width > 1 ? "(c + j)" : "c"; }
@@ -162,6 +188,7 @@ class text_writer {
   [[gnu::cold]] std::string run_time_number(const instruction& w) const;
 
   [[gnu::cold]] void begin_row_loop();
+  [[gnu::cold]] void end_row_loop() { line(in_registers() ? "} }" : "}"); }
   [[gnu::cold]] void begin_element_loop();
   [[gnu::cold]] void begin_sweep(std::size_t i);
   [[gnu::cold]] void end_sweep(std::size_t i);
@@ -179,6 +206,7 @@ class text_writer {
   std::span<const std::uint64_t> instructions_;
   text_form form_;
   int part_;
+  std::size_t first_load_[max_arguments]{};  // of kept arguments; it is never instruction 0, a sweep
   std::string out_;
 };
 
@@ -189,7 +217,8 @@ namespace detail {
 [[gnu::cold]] bool fits_32_bits(const kernel_call& call);
 /// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
 /// and steps between rows. Addresses only decide whether elements are moved at once, so that the order of
-/// sums does not depend on where operands are.
+/// sums does not depend on where operands are. Rows that items keep in registers are divided into pieces, of
+/// as many elements that few registers are left over.
 [[gnu::cold]] void set_width(const kernel_call& call, text_form& form);
 }  // namespace detail
 
@@ -216,4 +245,5 @@ text_form text_form_of(const kernel_call& call);
 
 #ifndef WEFT_COMPILED
 #include <weft/lower/impl/text.ipp>
+#include <weft/lower/impl/text_forms.ipp>
 #endif

@@ -16,9 +16,6 @@
 
 namespace weft {
 
-/// The default number of logits that linear_cross_entropy computes at once: 64 MB in f32.
-inline constexpr index_t logits_at_once = index_t{1} << 24;
-
 namespace detail {
 /// The sum of the cross-entropies of some rows, in the type S.
 template <index_t Ignore, class S, class W>
@@ -38,7 +35,7 @@ struct cross_entropy_of_rows {
 /// counted in f32, and the mean is rounded. Throws value_error if `at_once` is less than 1, and at evaluation
 /// for a label out of range.
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
-auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logits_at_once) {
+auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once) {
   if (at_once < 1)
     refuse<value_error>({"weft: linear_cross_entropy: ", at_once, " logits at once"});
   using T = typename X::value_type;
@@ -53,6 +50,13 @@ auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logi
   using slices = slices_node<detail::cross_entropy_of_rows<Ignore, S, W>, decltype(matrix), Y>;
   auto sum = slices{{}, std::move(matrix), std::move(labels), of_rows, rows};
   return detail::in_type<T>(std::move(sum) / std::move(counted));
+}
+/// The same with as many logits at once as suits the device of `weight`: 64 MB in f32 on CPUs, 512 MB on GPUs
+/// (backend::elements_at_once).
+template <index_t Ignore = ignored_label, expression X, class W, expression Y>
+auto linear_cross_entropy(X x, const W& weight, Y labels) {
+  return linear_cross_entropy<Ignore>(std::move(x), weight, std::move(labels),
+                                      weight.state()->where->elements_at_once());
 }
 
 }  // namespace weft

@@ -69,14 +69,47 @@ constexpr bool differentiates_attention_twice(const compute_graph& g) {
   return false;
 }
 
-/// `g` with attention over the positions of all ranks.
-constexpr compute_graph with_context_attention(const compute_graph& of) {
-  compute_graph g = of;
-  for (node& n : g.nodes) {
-    if (n.op == &info_of<op::attention>) n.op = &info_of<op::context_attention>;
-    if (n.op == &info_of<op::attention_backward>) n.op = &info_of<op::context_attention_backward>;
+namespace detail {
+
+/// Puts attention over the positions of all ranks in the place of attention, in f32 where that is of bf16 or
+/// f16: results for the keys of one rank after the other are merged, and rounded once.
+class ring_attention {
+ public:
+  constexpr explicit ring_attention(const compute_graph& g) : g_(g), whole_(g.size(), -1) {}
+
+  constexpr compute_graph run() {
+    return rewritten(g_, [&](compute_graph& to, const node& n, int i) {
+      if (n.op == &info_of<op::attention>) return over_ranks(to, n, i, info_of<op::context_attention>);
+      if (n.op == &info_of<op::attention_backward>)
+        return over_ranks(to, n, i, info_of<op::context_attention_backward>);
+      const int of = n.op->kind == op::op_kind::result ? g_[i].operand[0] : -1;
+      if (of < 0 || whole_[of] < 0) return to.intern(n).id;
+      return cast_to(result_of({&to, whole_[of]}, static_cast<int>(n.at[0])), n.result.type).id;
+    });
   }
-  return g;
+
+ private:
+  constexpr int over_ranks(compute_graph& to, const node& n, int i, const op_info& op) {
+    value in[6]{};
+    for (int k = 0; k < n.operands; ++k) {
+      const bool is_result = k == 3;  // of forward, before it is rounded
+      const value given{&to, is_result ? whole_[g_[i].operand[k]] : n.operand[k]};
+      in[k] = cast_to(given, compute_type(given.type()));
+    }
+    const value y = to.apply(op, n.at, in, n.operands);
+    whole_[i] = y.id;
+    return cast_to(y, n.result.type).id;
+  }
+
+  const compute_graph& g_;
+  sequence<int> whole_;  // by node of g_: the attention in its place
+};
+
+}  // namespace detail
+
+/// `g` with attention over the positions of all ranks.
+constexpr compute_graph with_context_attention(const compute_graph& g) {
+  return detail::ring_attention(g).run();
 }
 
 namespace detail {

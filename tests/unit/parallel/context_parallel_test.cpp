@@ -74,13 +74,14 @@ void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
       const auto expected =
           own.of(from(rows{n.batch, n.positions, of_query ? n.heads : n.key_heads, n.features}, whole[i]));
       CAPTURE(i);
-      if (ranks == 1) CHECK(here[i] == whole[i]);
+      if (ranks == 1 && !is_narrow(dtype_of<T>)) CHECK(here[i] == whole[i]);
       CHECK(largest_difference(here[i], expected.to_vector()) < tolerance);
     }
     std::vector<std::int64_t> sent{run.sent_by_axis()[static_cast<std::size_t>(mesh_axis::cp)]};
     all.all_reduce(sent).wait();
     constexpr bool ring = std::is_same_v<Plan, plan>;
-    CHECK(sent[0] == n.sent(ring, ranks) * static_cast<index_t>(sizeof(T)));
+    const dtype type = dtype_of<T>;  // around a ring, bf16 and f16 travel as f32
+    CHECK(sent[0] == n.sent(ring, ranks) * size_of(ring ? compute_type(type) : type));
   });
 }
 
@@ -115,6 +116,8 @@ TEST_CASE("attention over the positions of all ranks, and its gradients") {
       same_as_one_rank<plan, float, true>(ranks, n, 1e-5);
       same_as_one_rank<by_heads, double, true>(ranks, n, 1e-13);
       same_as_one_rank<by_heads, float, false>(ranks, n, 1e-5);
+      same_as_one_rank<plan, bfloat16, true>(ranks, n, 0.02);
+      same_as_one_rank<by_heads, bfloat16, true>(ranks, n, 0.02);
     }
   CHECK(sizes{2, 12, 6, 3, 5}.sent(false, 3) == 2 * 2 * (2 * 12 * 6 * 5 + 2 * 12 * 3 * 5) / 3 * 2);
 }
@@ -211,8 +214,5 @@ TEST_CASE("what does not fit is refused") {
     CHECK_THROWS_WITH_AS(own.of(q), doctest::Contains("has not the 7 positions"), shape_error);
     CHECK_THROWS_WITH_AS(eval(attention<causal>(q, slice<1>(q, 0, 3), slice<1>(q, 0, 3)), run),
                          doctest::Contains("positions: this rank has"), usage_error);
-    const tensor<bfloat16, rows> narrow(own.of(randn<bfloat16>(rows{1, 7, 2, 3})));
-    CHECK_THROWS_WITH_AS(eval(attention<causal>(narrow, narrow, narrow), run),
-                         doctest::Contains("positions of several ranks, of bf16"), usage_error);
   });
 }

@@ -48,9 +48,11 @@ WEFT_DEFINE index_t tensor_core_tiles::bytes(int of_rows, int of_columns, int nu
   return 2 * width * (of_rows * rows() + of_columns * columns) + 4 * numbers * columns;
 }
 
-WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, index_t length,
+WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, const native_operands& o, index_t length,
                                                   index_t others, index_t bytes) const {
-  std::string words = tensor_core_words;
+  const dtype type = o.in[0].type;
+  std::string words = warpgroups ? "#define WARPGROUPS\n" + warpgroup_words(type) : "";
+  words = tensor_core_words + words;
   const auto define = [&](const char* name, const std::string& value) {
     words += std::string("#define ") + name + " " + value + "\n";
   };
@@ -64,12 +66,26 @@ WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, 
   return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tensor_core_text, bytes};
 }
 
-WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_forward(const native_operands& o) {
+// The tiles of warpgroups are those that were fastest on an H200, for 1024 and 4096 positions, of those that
+// spill no registers.
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_forward(const native_operands& o,
+                                                            const group_limits& limits) {
   const int depth = depth_of(o);
+  if (limits.warpgroups && depth == 64) return {depth, 1, 64, 64, 256, true};
+  if (limits.warpgroups && depth == 128) return {depth, 1, 64, 64, 128, true};
   return {depth, depth <= 64 && o.in[0].extents[1] > 64 ? 2 : 1, 64, 64};
 }
-WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_backward(const native_operands& o) {
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_queries(const native_operands& o,
+                                                            const group_limits& limits) {
   const int depth = depth_of(o);
+  if (limits.warpgroups && depth % 64 == 0) return {depth, 1, 64, 64, 128, true};
+  return {depth, 1, depth <= 64 ? 64 : 32, 32};
+}
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_keys(const native_operands& o,
+                                                         const group_limits& limits) {
+  const int depth = depth_of(o);
+  if (limits.warpgroups && depth == 64) return {depth, 1, 64, 32, 128, true};
+  if (limits.warpgroups && depth == 128) return {depth, 1, 64, 64, 256, true};
   return {depth, 1, depth <= 64 ? 64 : 32, 32};
 }
 
@@ -77,8 +93,10 @@ WEFT_DEFINE bool takes_tensor_cores(const native_operands& o, const group_limits
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
   constexpr index_t most = tensor_core_tiles::most_positions;
   return is_narrow(o.in[0].type) && q[3] >= 1 && q[3] <= tensor_core_tiles::most_features && q[1] < most &&
-         k[1] < most && tensor_core_tiles::of_forward(o).bytes(1, 4, 0) <= limits.tensor_core_memory &&
-         tensor_core_tiles::of_backward(o).bytes(2, 6, 3) <= limits.tensor_core_memory;
+         k[1] < most &&
+         tensor_core_tiles::of_forward(o, limits).bytes(1, 4, 0) <= limits.tensor_core_memory &&
+         tensor_core_tiles::of_queries(o, limits).bytes(2, 4, 0) <= limits.tensor_core_memory &&
+         tensor_core_tiles::of_keys(o, limits).bytes(2, 6, 3) <= limits.tensor_core_memory;
 }
 
 WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, index_t items) {
@@ -94,9 +112,8 @@ WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, i
 WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, const group_limits& limits) {
   const shape& q = o.in[0].extents;
   if (detail::takes_tensor_cores(o, limits)) {
-    const auto by = detail::tensor_core_tiles::of_forward(o);
-    return {
-        by.kernel(attention_forward_tensor_core_text, o.in[0].type, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
+    const auto by = detail::tensor_core_tiles::of_forward(o, limits);
+    return {by.kernel(attention_forward_tensor_core_text, o, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
   }
   detail::attention_tiles tiles(static_cast<int>(q[3]));
   if (detail::computes_in_f32(o) && tiles.choose(limits, 1, 1, true))
@@ -108,10 +125,11 @@ WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_opera
                                                               const group_limits& limits) {
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
   if (detail::takes_tensor_cores(o, limits)) {
-    const auto by = detail::tensor_core_tiles::of_backward(o);
-    const dtype type = o.in[0].type;
-    return {by.kernel(attention_queries_tensor_core_text, type, q[1], q[0] * q[2], by.bytes(2, 4, 0)),
-            by.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], by.bytes(2, 6, 3))};
+    const auto of_queries = detail::tensor_core_tiles::of_queries(o, limits);
+    const auto of_keys = detail::tensor_core_tiles::of_keys(o, limits);
+    return {of_queries.kernel(attention_queries_tensor_core_text, o, q[1], q[0] * q[2],
+                              of_queries.bytes(2, 4, 0)),
+            of_keys.kernel(attention_keys_tensor_core_text, o, k[1], k[0] * k[2], of_keys.bytes(2, 6, 3))};
   }
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
   if (detail::computes_in_f32(o) && of_queries.choose(limits, 2, 1, true) &&

@@ -19,6 +19,7 @@ WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
         tensor_core_capability)
       limits_.tensor_core_memory =
           driver_.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, queue_.device);
+    limits_.warpgroups = driver_.capability(queue_.device, "") == warpgroup_capability;
     products_.emplace();
     if (driver_.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, queue_.device) != 0)
       pages_ = std::make_unique<cuda_pages>(driver_, queue_);

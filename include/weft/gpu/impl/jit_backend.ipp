@@ -28,7 +28,8 @@ WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_
     second.form.division = kernel_division::columns;
     second.form.width = 1;
     second.form.joins_blocks = true;
-    second.groups = groups_for(items);
+    second.form.pieces = 0;
+    second.groups = groups_for(items * (group_size / column_blocks::joined_columns));
   }
   return {first, second};
 }
@@ -334,7 +335,7 @@ WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instr
                                             const lower::text_form& form) {
   std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
   for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks},
-                   int{form.narrow}, form.width, int{form.aligned}})
+                   int{form.narrow}, form.width, int{form.aligned}, form.pieces})
     key += static_cast<char>(part);
   key += std::to_string(form.row_size);
   return key;

@@ -22,11 +22,14 @@ WEFT_DEFINE std::string stored(dtype t, const std::string& value) {
 }
 
 WEFT_DEFINE std::string text_writer::run() {
+  if (in_registers()) find_kept();
   write_parameters();
   write_head();
-  if (form_.joins_blocks) write_joined_blocks();
-  else
-    for (std::size_t i = 0; i < instructions_.size(); ++i) i += write_instruction(i);
+  if (form_.joins_blocks) {
+    write_joined_blocks();
+    return std::move(out_);
+  }
+  for (std::size_t i = 0; i < instructions_.size(); ++i) i += write_instruction(i);
   write_tail();
   return std::move(out_);
 }
@@ -55,9 +58,10 @@ WEFT_DEFINE void text_writer::write_head() {
   for (int a = 0; a < pointers(); ++a) out_ += "GLOBAL char* p" + std::to_string(a) + ", ";
   line(part_ < 0 ? "PARAMS P) {"
                  : "GLOBAL const PARAMS_" + std::to_string(part_) + "* own, long group, long groups) {");
+  if (form_.joins_blocks) return;
   if (by_rows()) {
     line("SHARED_MEMORY long shared[GROUP_SIZE];");
-    if (form_.scratch_rows > 0)
+    if (form_.scratch_rows > 0 && !in_registers())
       line("GLOBAL char* scratch = p" + std::to_string(form_.arguments) + " + P.at[" +
            std::to_string(form_.arguments) + "] + (P.blocks * " + std::to_string(form_.column_folds) +
            " + GROUP_ID * " + std::to_string(form_.scratch_rows) + ") * P.size * 8;");
@@ -66,7 +70,7 @@ WEFT_DEFINE void text_writer::write_head() {
       line(std::string("for (") + position() + " row = GROUP_ID; row < " + as_position("P.rows") +
            "; row += GROUPS) {");
   } else {
-    const bool divided = by_columns() && !form_.joins_blocks;
+    const bool divided = by_columns();
     const bool one_row = kept() == 0 && !divided;
     const std::string width = std::to_string(form_.width);
     const std::string items =
@@ -83,13 +87,15 @@ WEFT_DEFINE void text_writer::write_head() {
   }
   for (int a = 0; a < form_.arguments; ++a) line(std::string(offset()) + " o" + std::to_string(a) + " = 0;");
   write_offsets("row", 0, by_rows() ? form_.order - 1 : kept());
-  if (by_columns() && !form_.joins_blocks) {
+  if (by_rows() && in_registers()) declare_row();
+  if (by_columns()) {
     const instruction fold = at(instructions_.size() - 2);
     line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
     const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
     line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
+    line("_Pragma(\"unroll 8\")");
     line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
@@ -108,27 +114,119 @@ WEFT_DEFINE std::string text_writer::partial(const instruction& w) const {
   return partial(w, as_offset("block") + " * " + row_size() + " + " + column());
 }
 
+WEFT_DEFINE void text_writer::declare_registers(const std::string& name, const char* type) {
+  line(type + (" " + name + "[") + std::to_string(form_.pieces * form_.width) + "];");
+}
+
+WEFT_DEFINE void text_writer::find_kept() {
+  int loads[max_arguments]{};
+  bool changes[max_arguments]{};
+  for (std::size_t i = 0; i < instructions_.size(); ++i) {
+    const instruction w = at(i);
+    if (w.op == load && loads[w.a]++ == 0) first_load_[w.a] = i;
+    if (w.op == store || w.op == store_row) changes[w.a] = true;
+    if (w.op == constant) ++i;
+  }
+  const int elements = form_.pieces * form_.width;
+  int kept = (form_.scratch_rows + form_.column_folds) * elements;
+  for (int a = 0; a < form_.arguments; ++a)
+    if (loads[a] > 1 && !changes[a] && kept + elements <= most_kept) kept += elements;
+    else first_load_[a] = 0;
+}
+
+WEFT_DEFINE void text_writer::declare_row() {
+  std::string declared = " ";
+  for (int a = 0; a < form_.arguments; ++a)
+    if (first_load_[a] > 0)
+      declare_registers(argument_registers(at(first_load_[a])), register_name(at(first_load_[a]).type));
+  for_each_instruction(instructions_, [&](const instruction& w) {
+    if (w.op != spill) return;
+    const std::string name = scratch_registers(w) + " ";
+    if (declared.find(" " + name) != std::string::npos) return;
+    declared += name;
+    declare_registers(scratch_registers(w), register_name(w.type));
+  });
+}
+
 WEFT_DEFINE void text_writer::write_block_of_rows() {
   const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
   line(std::string("for (") + position() + " block = GROUP_ID; block < " + blocks + "; block += GROUPS) {");
+  if (in_registers())
+    for_each_column_fold(
+        [&](const instruction& w) { declare_registers(sum_registers(w), register_name(w.type)); });
   begin_row_loop();
   if (form_.width > 1) begin_element_loop();
-  for_each_column_fold(
-      [&](const instruction& w) { line(partial(w) + " = " + neutral(w.op - column_sum, w.type) + ";"); });
-  line(form_.width > 1 ? "} }" : "}");
+  for_each_column_fold([&](const instruction& w) {
+    line((in_registers() ? own_element(sum_registers(w)) : partial(w)) + " = " +
+         neutral(w.op - column_sum, w.type) + ";");
+  });
+  if (form_.width > 1) line("}");
+  end_row_loop();
   line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
   line(std::string("for (") + position() + " row = " + rows + " * block / " + blocks +
        "; row < end; ++row) {");
 }
 
+WEFT_DEFINE void text_writer::write_partial_results() {
+  begin_row_loop();
+  if (form_.width > 1) begin_element_loop();
+  for_each_column_fold(
+      [&](const instruction& w) { line(partial(w) + " = " + own_element(sum_registers(w)) + ";"); });
+  if (form_.width > 1) line("}");
+  end_row_loop();
+}
+
 WEFT_DEFINE void text_writer::write_joined_blocks() {
-  const std::string row = kept() > 0 ? "row * " + as_position("P.blocks") + " + block" : "block";
+  const std::string across = as_position(row_size()), items = as_position("(P.rows * P.size)");
+  const std::string strips = std::to_string(row_groups::items / column_blocks::joined_columns);
+  const std::string columns = std::to_string(column_blocks::joined_columns);
+  line("SHARED_MEMORY long shared[GROUP_SIZE];");
+  line(std::string("for (") + position() + " first = GROUP_ID * " + columns + "; first < " + items +
+       "; first += GROUPS * " + columns + ") {");
+  line(std::string(position()) + " e = first + LOCAL_ID % " + columns + ", strip = LOCAL_ID / " + columns +
+       ", row = e / " + across + ";");
+  line(std::string(offset()) + " c = e % " + across + ";");
+  for (int a = 0; a < form_.arguments; ++a) line(std::string(offset()) + " o" + std::to_string(a) + " = 0;");
+  write_offsets("row", 0, kept());
+  const auto index = [&](const std::string& block) {
+    return "(row * " + as_position("P.blocks") + " + " + block + ") * " + across + " + c";
+  };
+  const auto sum_of = [](const instruction& w) { return "sum" + std::to_string(w.c); };
   for_each_column_fold([&](const instruction& w) {
-    line(std::string("{ ") + register_name(w.type) + " sum = " + neutral(w.op - column_sum, w.type) + ";");
-    line(std::string("for (") + position() + " block = 0; block < " + as_position("P.blocks") + "; ++block)");
-    line("sum = " + combined(w.op - column_sum, "sum", partial(w, "(" + row + ") * across + c")) + ";");
-    line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, "sum") + "; }");
+    line(register_name(w.type) + (" " + sum_of(w)) + " = " + neutral(w.op - column_sum, w.type) + ";");
   });
+  line("if (e < " + items + ") {");
+  line(std::string(position()) + " block = strip;");
+  const std::string blocks = as_position("P.blocks"), at_once = "8";  // results on their way
+  line("for (; block + (" + at_once + " - 1) * " + strips + " < " + blocks + "; block += " + at_once + " * " +
+       strips + ") {");
+  const std::string each = "_Pragma(\"unroll\") for (int k = 0; k < " + at_once + "; ++k) ";
+  const auto next_of = [](const instruction& w) { return "next" + std::to_string(w.c); };
+  for_each_column_fold([&](const instruction& w) {
+    line(register_name(w.type) + (" " + next_of(w)) + "[" + at_once + "];");
+    line(each + next_of(w) + "[k] = " + partial(w, index("block + k * " + strips)) + ";");
+  });
+  for_each_column_fold([&](const instruction& w) {
+    line(each + sum_of(w) + " = " + combined(w.op - column_sum, sum_of(w), next_of(w) + "[k]") + ";");
+  });
+  line("}");
+  line("for (; block < " + blocks + "; block += " + strips + ") {");
+  for_each_column_fold([&](const instruction& w) {
+    line(sum_of(w) + " = " + combined(w.op - column_sum, sum_of(w), partial(w, index("block"))) + ";");
+  });
+  line("} }");
+  for_each_column_fold([&](const instruction& w) {
+    const std::string type = register_name(w.type), sum = sum_of(w);
+    line("{ SHARED " + type + "* of_strips = (SHARED " + type + "*)shared;");
+    line("of_strips[LOCAL_ID] = " + sum + ";");
+    line("BARRIER;");
+    line("if (e < " + items + " && strip == 0) {");
+    line("for (int s = 1; s < " + strips + "; ++s)");
+    line(sum + " = " + combined(w.op - column_sum, sum, "of_strips[LOCAL_ID + s * " + columns + "]") + ";");
+    line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, sum) + "; }");
+    line("BARRIER; }");
+  });
+  line("} }");
 }
 
 WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, int last) {
@@ -146,14 +244,15 @@ WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, i
 }
 
 WEFT_DEFINE void text_writer::write_tail() {
-  if (by_columns() && !form_.joins_blocks) {
+  if (by_columns()) {
     const instruction fold = at(instructions_.size() - 2);
     line("}");
     line("if (P.blocks > 1) " + partial(fold, "e") + " = sum; else");
     line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
   }
-  line(by_blocks_of_rows() ? "} }" : "}");
   line("}");
+  if (by_blocks_of_rows() && in_registers()) write_partial_results();
+  line(by_blocks_of_rows() ? "} }" : "}");
 }
 
 WEFT_DEFINE std::string text_writer::element(dtype t, int a, const char* offset, const std::string& index) {
@@ -199,6 +298,7 @@ WEFT_DEFINE text_writer::list text_writer::list_of(std::size_t i) const {
 }
 
 WEFT_DEFINE std::string text_writer::moved(std::size_t i) const {
+  if (in_scratch(at(i)) && in_registers()) return own_element(scratch_registers(at(i)));
   return form_.width > 1 ? "v" + number(i) + ".element[j]" : list_of(i).where;
 }
 
@@ -234,9 +334,12 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
   const char* once = by_rows() ? "if (LOCAL_ID == 0) " : "if (c == 0) ";
   switch (w.op) {
     case load: {
+      const std::string kept = is_kept(i) ? own_element(argument_registers(w)) : "";
+      if (was_loaded(i)) return define(i, kept), 0;
       const std::string inner =
           as_offset("P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]");
       define(i, loaded(w.type, w.b ? element(w.type, w.a, "o", column() + " * " + inner) : moved(i)));
+      if (is_kept(i)) line(kept + " = " + reg(static_cast<int>(i)) + ";");
       return 0;
     }
     case load_row: define(i, loaded(w.type, element(w.type, w.a, "o", "0"))); return 0;
@@ -257,7 +360,9 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
     case column_sum:
     case column_max:
     case column_min: {
-      const std::string sum = by_rows() ? partial(w) : "sum";
+      const std::string sum = !by_rows()       ? "sum"
+                              : in_registers() ? own_element(sum_registers(w))
+                                               : partial(w);
       line(sum + " = " + combined(w.op - column_sum, sum, reg(w.b)) + ";");
       return 0;
     }
@@ -276,6 +381,11 @@ WEFT_DEFINE std::string text_writer::run_time_number(const instruction& w) const
 
 WEFT_DEFINE void text_writer::begin_row_loop() {
   const std::string width = form_.width > 1 ? " * " + std::to_string(form_.width) : "";
+  if (in_registers()) {
+    line("_Pragma(\"unroll\") for (int k = 0; k < " + std::to_string(form_.pieces) + "; ++k) {");
+    line(std::string(offset()) + " c = (k * GROUP_SIZE + LOCAL_ID)" + width + ";");
+    return line("if (c < " + row_size() + ") {");
+  }
   line(std::string("for (") + offset() + " c = LOCAL_ID" + width + "; c < " + row_size() +
        "; c += GROUP_SIZE" + width + ") {");
 }
@@ -292,8 +402,8 @@ WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
   } else line("{");
   if (form_.width == 1) return;
   for (std::size_t k = i + 1; at(k).op != lower::end; ++k) {
-    if (reads_list(at(k)) || writes_list(at(k))) write_list(k);
-    if (reads_list(at(k))) write_moves(k, false);
+    if (reads_list(k) || writes_list(k)) write_list(k);
+    if (reads_list(k)) write_moves(k, false);
   }
   begin_element_loop();
 }
@@ -304,10 +414,10 @@ WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
   if (form_.width > 1) {
     line("}");
     for (std::size_t k = begin; k < i; ++k)
-      if (writes_list(at(k))) write_moves(k, true);
+      if (writes_list(k)) write_moves(k, true);
   }
-  line("}");
-  if (!by_rows()) return;
+  if (!by_rows()) return line("}");
+  end_row_loop();
   constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
   for (std::size_t k = begin; k < i; ++k) {
     const instruction w = at(k);
@@ -352,118 +462,6 @@ WEFT_DEFINE std::string text_writer::cast(dtype from, const instruction& w) {
 }
 
 }  // namespace detail
-
-WEFT_DEFINE std::string joint_text(std::span<const text_part> parts, index_t inside) {
-  std::string out = R"(FUNCTION long group_of_launch() { return GROUP_ID; }
-#undef GROUP_ID
-#undef GROUPS
-#define GROUP_ID group
-#define GROUPS groups
-#define P (*own)
-)";
-  std::string cases;
-  for (std::size_t k = 0; k < parts.size(); ++k) {
-    const std::string number = std::to_string(k);
-    out += detail::text_writer(parts[k].instructions, parts[k].form, static_cast<int>(k)).run();
-    cases += "case " + number + ": part_" + number + "(";
-    const int pointers = pointers_of(parts[k].form);
-    for (int a = 0; a < pointers; ++a) cases += "(GLOBAL char*)record[" + std::to_string(a) + "], ";
-    cases += "(GLOBAL const PARAMS_" + number + "*)(record + " + std::to_string(pointers) +
-             "), group - table[call], table[call + 1] - table[call]); break;\n";
-  }
-  const std::string length = std::to_string(inside);
-  out += "#undef P\n";
-  out += inside > 0
-             ? "typedef struct { long calls, table[" + length +
-                   "]; } PARAMS;\nKERNEL weft_kernel(CONSTANT_PARAMS P) {\nconst long* table = P.table;\n"
-             : "typedef struct { long at[1], calls; } PARAMS;\nKERNEL weft_kernel(GLOBAL char* p0, PARAMS P) "
-               "{\nGLOBAL const long* table = (GLOBAL const long*)(p0 + P.at[0]);\n";
-  return out + R"(long group = group_of_launch(), call = 0, after = P.calls;
-while (after - call > 1) {
-  long middle = (call + after) / 2;
-  if (table[middle] <= group) call = middle;
-  else after = middle;
-}
-GLOBAL const long* record = table + table[P.calls + 1 + 2 * call];
-switch (table[P.calls + 2 + 2 * call]) {
-)" + cases +
-         "}\n}\n";
-}
-
-namespace detail {
-
-WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
-  constexpr index_t most = index_t{1} << 30;  // a loop that ends there steps a little beyond
-  const kernel_args& args = call.args;
-  index_t items = 1;
-  for (int d = 0; d < args.order; ++d) items *= args.extent[d];
-  if (call.column_folds > 0) {
-    const index_t blocks = column_blocks(call).blocks;
-    items = std::max({items, args.folded_rows() * (blocks + 1), args.rows() * args.row_size() * blocks});
-  }
-  for (int a = 0; a < args.arguments; ++a) {
-    index_t reach = 0;
-    for (int d = 0; d < args.order; ++d)
-      reach += std::abs(args.stride[a][d]) * std::max<index_t>(args.extent[d] - 1, 0);
-    items = std::max(items, reach);
-  }
-  return items <= most;
-}
-
-WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
-  const kernel_args& args = call.args;
-  if (call.division == kernel_division::columns) return;
-  index_t bytes[max_arguments]{}, least = 16;  // bytes: of an element, where rows are accessed in order
-  for_each_instruction(call.instructions, [&](const instruction& w) {
-    if ((w.op == load && !w.b) || w.op == store) least = std::min(least, bytes[w.a] = size_of(w.type));
-  });
-  const auto divides = [&](index_t width) {
-    bool all = args.row_size() % width == 0;
-    for (int a = 0; a < args.arguments; ++a)
-      for (int d = 0; d < args.order - 1 && bytes[a] > 0; ++d)
-        all = all && (args.extent[d] <= 1 || args.stride[a][d] % width == 0);
-    return all;
-  };
-  const index_t items = call.division == kernel_division::rows ? row_groups::items : 1;
-  index_t width = 16 / std::max<index_t>(least, 2);
-  while (width > 1 && !(divides(width) && args.row_size() >= width * items)) width /= 2;
-  form.width = static_cast<int>(width);
-  for (int a = 0; a < args.arguments; ++a) {
-    const auto moved = static_cast<std::uintptr_t>(std::min<index_t>(width * bytes[a], 16));
-    const auto address = reinterpret_cast<std::uintptr_t>(args.pointer[a]);
-    form.aligned = form.aligned && (bytes[a] == 0 || address % moved == 0);
-  }
-}
-
-}  // namespace detail
-
-WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
-  text_form form{call.division,     call.args.arguments, call.args.order, call.args.folded, 0,
-                 call.scratch_rows, call.column_folds};
-  for_each_instruction(call.instructions, [&](const instruction& w) {
-    if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);
-  });
-  form.narrow = detail::fits_32_bits(call);
-  detail::set_width(call, form);
-  const bool divides = call.division != kernel_division::elements || call.args.order > 1;
-  if (call.fixed_row && divides) form.row_size = call.args.row_size();
-  return form;
-}
-
-WEFT_DEFINE std::string kernel_name(std::span<const std::uint64_t> instructions) {
-  const auto name_of = [](int op) -> std::string {
-    if (op < first_opcode) return detail::instruction_texts<op::all::list>::name[op];
-    if (op == fold_sum || op == column_sum) return "sum";
-    return op >= fold_sum && op <= column_min ? "extremum" : "";
-  };
-  std::string names;
-  for_each_instruction(instructions, [&](const instruction& w) {
-    const std::string name = name_of(w.op);
-    if (!name.empty() && (names + ",").find(" " + name + ",") == std::string::npos)
-      names += (names.empty() ? " " : ", ") + name;
-  });
-  return names.empty() ? "copying kernel" : "fused kernel of" + names;
-}
 
 }  // namespace lower
 }  // namespace weft

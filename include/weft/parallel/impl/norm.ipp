@@ -115,18 +115,28 @@ NATIVE_KERNEL {
   SHARED_MEMORY long shared[GROUP_SIZE];
   GLOBAL const ulong* values = (GLOBAL const ulong*)in0_data;
   long n = in0_size, largest = -(1l << 19), not_finite = 1l << 20;
-  for (long i = LOCAL_ID; i < n; i += GROUP_SIZE) {
-    ulong m = values[i] << 12;
-    long biased = (long)(values[i] >> 52), e = biased - 1022;
+#define AT_ONCE 8 /* numbers on their way; 0, which adds nothing, where there are no more */
+#define FOR_VALUES(x)                                                            \
+  for (long i = LOCAL_ID; i < n; i += AT_ONCE * GROUP_SIZE) {                    \
+    ulong next[AT_ONCE];                                                         \
+    _Pragma("unroll") for (int k = 0; k < AT_ONCE; ++k)                          \
+      next[k] = i + k * GROUP_SIZE < n ? values[i + k * GROUP_SIZE] : 0;         \
+    _Pragma("unroll") for (int k = 0; k < AT_ONCE; ++k) {                        \
+      ulong x = next[k];
+#define END_OF_VALUES } }
+  FOR_VALUES(x)
+    ulong m = x << 12;
+    long biased = (long)(x >> 52), e = biased - 1022;
     if (biased == 0) for (; m != 0 && !(m >> 63); m <<= 1) --e;
     if (biased >= 0x7ff) e = not_finite;
-    if (values[i] != 0 && e > largest) largest = e;
-  }
+    if (x != 0 && e > largest) largest = e;
+  END_OF_VALUES
   largest = fold_max_i64(largest, (SHARED i64*)shared);
   long limb0 = 0, limb1 = 0, limb2 = 0;
-  for (long i = LOCAL_ID; i < n && largest < not_finite; i += GROUP_SIZE) {
-    long biased = (long)(values[i] >> 52);
-    ulong m = values[i] & 0xffffffffffffful, low = 0, high = 0;
+  if (largest >= not_finite) n = 0;
+  FOR_VALUES(x)
+    long biased = (long)(x >> 52);
+    ulong m = x & 0xffffffffffffful, low = 0, high = 0;
     if (biased > 0) m |= 1ul << 52;
     long shift = (biased > 0 ? biased : 1) - 1075 + 96 - largest;
     if (shift >= 0) {
@@ -138,7 +148,7 @@ NATIVE_KERNEL {
     limb0 += (long)(low & 0xfffffffful);
     limb1 += (long)(low >> 32);
     limb2 += (long)high;
-  }
+  END_OF_VALUES
   limb0 = fold_sum_i64(limb0, (SHARED i64*)shared);
   limb1 = fold_sum_i64(limb1, (SHARED i64*)shared) + (limb0 >> 32);
   limb2 = fold_sum_i64(limb2, (SHARED i64*)shared) + (limb1 >> 32);

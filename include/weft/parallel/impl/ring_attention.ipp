@@ -37,9 +37,6 @@ WEFT_DEFINE bool ring_attention::attend(const device& where, std::string_view op
   check("attention", where, q.extents, q.extents[1]);
   check("attention", where, k.extents, k.extents[1]);
   if (o.at[1] != 0) throw usage_error("weft: attention: over the positions of several ranks, with an offset");
-  if (is_narrow(q.type))
-    throw usage_error(std::string("weft: attention: over the positions of several ranks, of ") +
-                      name_of(q.type) + ": it would be rounded once for each of them");
   options_ = with;
   device_ = &where;
   op == "context_attention_backward" ? attend_backward(o) : attend_forward(o);

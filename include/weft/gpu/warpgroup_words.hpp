@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Words of the dialect for warpgroups, of CUDA devices of compute capability 9.0: products of tiles by 128
+// threads, which read their factors from shared memory (wgmma). They are compiled for sm_90a.
+//
+// A tile is [row][feature] with a multiple of 64 features, laid out as the hardware's swizzle of 128 bytes
+// has it: eight rows of 64 features are 1024 bytes, one row after the other, in which the 16 bytes at place i
+// of row r are at place i ^ r; next to them are the next 64 features, then the next eight rows. Tiles begin
+// at multiples of 1024 bytes.
+#pragma once
+
+#include <string>
+
+#include <weft/base/dtype.hpp>
+
+namespace weft::gpu {
+
+/// The compute capability of devices that have them.
+inline constexpr const char* warpgroup_capability = "90";
+
+/// The words for factors of a type.
+///
+///   begin_products();
+///   add_tile_products<N>(sum, a, b);       // sum [64][8 N] += a [64][16] times the transpose of b [8 N][16]
+///   add_register_products<N>(sum, a, b);   // sum [64][8 N] += a [64][16], in registers, times b [16][8 N]
+///   end_products();                        // they are computed
+///
+/// `sum` is the warp's part of it, in fragments as those of tensor_core_words.hpp, as is a in registers. a
+/// and b in shared memory are rows_of_tile(address, step) or columns_of_tile(address, step), where step is
+/// the number of bytes from eight rows to the next ones.
+[[gnu::cold]] std::string warpgroup_words(dtype type);
+
+}  // namespace weft::gpu
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/warpgroup_words.ipp>
+#endif
