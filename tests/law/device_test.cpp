@@ -331,6 +331,8 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
                                       {7, 0},
                                       {1, 700},
                                       {130, 64},
+                                      {8300, 12},
+                                      {9, 1600},
                                       {70, 2100}}) {
     CAPTURE(rows);
     CAPTURE(columns);

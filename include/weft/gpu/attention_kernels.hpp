@@ -37,13 +37,13 @@ struct attention_tiles {
 
 /// The tiles of a kernel on tensor cores: of rows, of which a warp has 16 `row_tiles`, and of columns, `part`
 /// of which are computed with at once. Chosen so that the results of a thread stay in registers, and that two
-/// groups find room on a multiprocessor with 164 KiB of shared memory.
+/// groups find room on a multiprocessor, which has 164 KiB of shared memory or more.
 struct tensor_core_tiles {
   static constexpr int most_features = 128;
   static constexpr index_t most_positions = 1 << 30;  // of 32-bit numbers
   int depth, row_tiles, columns, part;
   int threads = 128;
-  bool warpgroups = false;  // whether these multiply, and not warps
+  bool warpgroups = false;  // whether these multiply, not warps
 
   static tensor_core_tiles of_forward(const native_operands& o, const group_limits& limits);
   static tensor_core_tiles of_queries(const native_operands& o, const group_limits& limits);
@@ -55,8 +55,7 @@ struct tensor_core_tiles {
   /// Bytes of so many staged tiles, and of so many numbers for each column.
   index_t bytes(int of_rows, int of_columns, int numbers) const;
   /// The kernel for `length` rows of each of `others` heads and batch elements.
-  native_text kernel(const char* text, const native_operands& o, index_t length, index_t others,
-                     index_t bytes) const;
+  native_text kernel(const char* text, dtype type, index_t length, index_t others, index_t bytes) const;
 };
 /// Whether attention of these operands is computed on tensor cores.
 bool takes_tensor_cores(const native_operands& o, const group_limits& limits);

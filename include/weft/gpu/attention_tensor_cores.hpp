@@ -6,7 +6,8 @@
 // of columns that its rows attend to: while it computes with one, the next is copied. A lane has the same
 // elements of a sum of products as of a left factor, so that scores become weights in registers and are never
 // stored. Tiles are [row][feature] in shared memory, laid out so that eight rows of 16 bytes meet no bank
-// twice. Nothing is added up in device memory and sums are formed in one order: results are deterministic.
+// twice. With WARPGROUPS, four warps multiply together (warpgroup_words.hpp), and MT is 1. Nothing is added
+// up in device memory and sums are formed in one order: results are deterministic.
 //
 // DEPTH (features, padded to a multiple of 16 with zeros), MT, COLUMNS and PART (columns of which scores are
 // computed at once) are constants of the kernel, ADD_PRODUCT, PAIR_OF and NUMBER_OF words for its type:

@@ -17,16 +17,17 @@ namespace weft::gpu {
 /// The compute capability of devices that have them.
 inline constexpr const char* warpgroup_capability = "90";
 
-/// The words for factors of a type.
+/// The words for factors of a type, with N = 4, 8 or 16:
 ///
+///   show_to_products();                 // before the barrier after which they read what this thread wrote
 ///   begin_products();
-///   add_tile_products<N>(sum, a, b);       // sum [64][8 N] += a [64][16] times the transpose of b [8 N][16]
-///   add_register_products<N>(sum, a, b);   // sum [64][8 N] += a [64][16], in registers, times b [16][8 N]
-///   end_products();                        // they are computed
+///   add_tile_products(sum, a, b);       // sum [64][8 N] += a [64][16] times the transpose of b [8 N][16]
+///   add_register_products(sum, a, b);   // sum [64][8 N] += a [64][16], in registers, times b [16][8 N]
+///   end_products();                     // they are computed
 ///
-/// `sum` is the warp's part of it, in fragments as those of tensor_core_words.hpp, as is a in registers. a
-/// and b in shared memory are rows_of_tile(address, step) or columns_of_tile(address, step), where step is
-/// the number of bytes from eight rows to the next ones.
+/// `sum`, an array [N][4], and `a` in registers are the warp's part, in fragments as those of
+/// tensor_core_words.hpp. In shared memory, a and b are part_of_tile(address of the first row and feature,
+/// bytes from eight rows to the next eight).
 [[gnu::cold]] std::string warpgroup_words(dtype type);
 
 }  // namespace weft::gpu

@@ -34,8 +34,8 @@ namespace precision {
 struct f32 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f32; }
 };
-/// Mixed precision: operands and results of f32 products are rounded to bf16, sums are f32. Parameters,
-/// gradients and optimizer state stay f32. As torch.autocast with bfloat16.
+/// Mixed precision: operands and results of f32 products and attention are rounded to bf16, sums are f32.
+/// Parameters, gradients and optimizer state stay f32. As torch.autocast with bfloat16.
 struct bf16 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::bf16; }
 };

@@ -85,7 +85,8 @@ TEST_CASE("elements of rows: sizes of a row, known when the program is compiled 
 }
 
 TEST_CASE("rows that are folded: several elements at once, with values kept between sweeps") {
-  for (const index_t n : {1, 3, 64, 255, 256, 258, 260, 512, 1028}) {
+  // up to 2048, or 1536 where two values are kept, in registers
+  for (const index_t n : {1, 3, 64, 255, 256, 258, 260, 512, 768, 1028, 1540, 2048, 2049, 2052}) {
     CAPTURE(n);
     check([=](const device& d) { return softmax(numbers(d, rows{5, n})); });
     check([=](const device& d) {
@@ -120,6 +121,7 @@ TEST_CASE("a row has the same sum wherever it begins") {
 TEST_CASE("columns that are folded, of rows of a constant size and of others") {
   check([](const device& d) { return sum(numbers(d, extents<dyn, 12>{1003}), dims<0>); });
   check([](const device& d) { return amax(numbers(d, rows{1003, 5}), dims<0>); });
+  check([](const device& d) { return sum(numbers(d, rows{20011, 3}), dims<0>); });
   check([](const device& d) { return sum(numbers(d, extents<dyn, dyn, 6>{3, 700}), dims<1>); });
   check([](const device& d) { return sum(numbers(d, extents<dyn, dyn, 6>{3, 700}), dims<0, 1>); });
   check([](const device& d) { return sum(exp(transpose(numbers(d, rows{6, 70}))), dims<0>); });

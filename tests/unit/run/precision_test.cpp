@@ -60,6 +60,28 @@ TEST_CASE("f16: operands and results of products are rounded, sums are not") {
   check_product<precision::f16, float16>();
 }
 
+TEST_CASE("attention of f32 is that of rounded queries, keys and values, and so are its gradients") {
+  const auto check = []<class Precision, class T>(Precision, T) {
+    using by_head = extents<2, 5, 4, 6>;
+    const auto drawn = [](std::uint64_t seed) { return randn<float>(by_head{}, {.seed = seed}); };
+    const auto g = drawn(4);
+    const auto results = [&](auto& c, auto rounded) {
+      const variable<float, by_head> q(drawn(1)), k(drawn(2)), v(drawn(3));
+      tape steps(c);
+      const auto y = steps.eval(cast<float>(attention<causal>(rounded(q), rounded(k), rounded(v))));
+      steps.backward(y, g);
+      return std::array{y.to_vector(), q.grad().to_vector(), k.grad().to_vector(), v.grad().to_vector()};
+    };
+    context exact;
+    context_in<Precision> mixed;
+    const auto as_written = [](const auto& x) { return x; };
+    CHECK(results(mixed, as_written) == results(exact, [](const auto& x) { return cast<T>(x); }));
+    CHECK(results(mixed, as_written)[0] != results(exact, as_written)[0]);
+  };
+  check(precision::bf16{}, bfloat16{});
+  check(precision::f16{}, float16{});
+}
+
 TEST_CASE("what is written as f64 stays") {
   context_in<precision::bf16> c;
   const auto x = randn<double>(extents<3, 4>{}, {.seed = 1});

@@ -48,11 +48,10 @@ WEFT_DEFINE index_t tensor_core_tiles::bytes(int of_rows, int of_columns, int nu
   return 2 * width * (of_rows * rows() + of_columns * columns) + 4 * numbers * columns;
 }
 
-WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, const native_operands& o, index_t length,
+WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, index_t length,
                                                   index_t others, index_t bytes) const {
-  const dtype type = o.in[0].type;
-  std::string words = warpgroups ? "#define WARPGROUPS\n" + warpgroup_words(type) : "";
-  words = tensor_core_words + words;
+  std::string words = tensor_core_words;
+  if (warpgroups) words += "#define WARPGROUPS\n" + warpgroup_words(type);
   const auto define = [&](const char* name, const std::string& value) {
     words += std::string("#define ") + name + " " + value + "\n";
   };
@@ -113,7 +112,8 @@ WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, c
   const shape& q = o.in[0].extents;
   if (detail::takes_tensor_cores(o, limits)) {
     const auto by = detail::tensor_core_tiles::of_forward(o, limits);
-    return {by.kernel(attention_forward_tensor_core_text, o, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
+    return {
+        by.kernel(attention_forward_tensor_core_text, o.in[0].type, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
   }
   detail::attention_tiles tiles(static_cast<int>(q[3]));
   if (detail::computes_in_f32(o) && tiles.choose(limits, 1, 1, true))
@@ -127,9 +127,10 @@ WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_opera
   if (detail::takes_tensor_cores(o, limits)) {
     const auto of_queries = detail::tensor_core_tiles::of_queries(o, limits);
     const auto of_keys = detail::tensor_core_tiles::of_keys(o, limits);
-    return {of_queries.kernel(attention_queries_tensor_core_text, o, q[1], q[0] * q[2],
+    const dtype type = o.in[0].type;
+    return {of_queries.kernel(attention_queries_tensor_core_text, type, q[1], q[0] * q[2],
                               of_queries.bytes(2, 4, 0)),
-            of_keys.kernel(attention_keys_tensor_core_text, o, k[1], k[0] * k[2], of_keys.bytes(2, 6, 3))};
+            of_keys.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], of_keys.bytes(2, 6, 3))};
   }
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
   if (detail::computes_in_f32(o) && of_queries.choose(limits, 2, 1, true) &&
