@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What a device reaches: bandwidth of element-wise and row kernels, rates of matrix products and attention.
 //
-//   weft_benchmark_device cuda [small]       prints a Markdown table of medians over interleaved rounds
-//   weft_benchmark_device cuda serve         does the tasks that it is asked for: peers/ops.hpp, device.py
+//   weft_benchmark_device cuda [small]       small: of small sizes, once
 //
+// Prints a Markdown table of medians over interleaved rounds. peers/device_pytorch.py does the same in PyTorch.
 // Bytes are those that must move: each operand read once, each result written once. Floating-point operations
 // of causal attention are half of those without a mask, and 2.5 times as many backward.
 #include <algorithm>
@@ -157,16 +157,10 @@ class tasks {
 
 int main(int count, char** values) try {
   const device where = open_device(count > 1 ? values[1] : "auto");
-  const std::string form = count > 2 ? values[2] : "";
-  tasks known(where, form == "small");
+  const bool small = count > 2 && std::string(values[2]) == "small";
+  tasks known(where, small);
   const auto finish = [&] { where->synchronize(); };
-  if (form == "serve") {
-    std::vector<ops::task> served;
-    for (measurement& m : known.all) served.push_back({m.what, m.run});
-    ops::serve(served, finish);
-    return 0;
-  }
-  for (int round = 0; round < (form == "small" ? 1 : 9); ++round)
+  for (int round = 0; round < (small ? 1 : 9); ++round)
     for (measurement& m : known.all) m.seconds.push_back(ops::seconds_of(m.run, finish));
   std::printf("%s\n\n| kernel | median |\n|---|---|\n", where->description().c_str());
   for (measurement& m : known.all) {

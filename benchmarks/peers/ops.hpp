@@ -45,7 +45,7 @@ inline double seconds_of(const std::function<void()>& run, const std::function<v
   return once < least ? seconds(static_cast<int>(least / once) + 1) : once;
 }
 
-inline void serve(const std::vector<task>& tasks, const std::function<void()>& finish = [] {}) {
+inline void serve(const std::vector<task>& tasks) {
   for (const task& t : tasks) std::printf("%s\n", t.name.c_str());
   std::printf("\n");
   std::fflush(stdout);
@@ -53,7 +53,7 @@ inline void serve(const std::vector<task>& tasks, const std::function<void()>& f
     for (const task& t : tasks)
       if (t.name == name) {
         try {
-          std::printf("%.9f\n", seconds_of(t.run, finish));
+          std::printf("%.9f\n", seconds_of(t.run));
         } catch (const std::exception& e) {
           std::fprintf(stderr, "%s: %s\n", name.c_str(), e.what());
           std::printf("none\n");

@@ -4,7 +4,7 @@ import sys
 import time
 
 
-def seconds_of(run, finish, least=0.01):
+def seconds_of(run, finish=lambda: None, least=0.01):
     def seconds(repeats):
         finish()
         start = time.perf_counter()
@@ -17,7 +17,7 @@ def seconds_of(run, finish, least=0.01):
     return once if once >= least else seconds(int(least / once) + 1)
 
 
-def serve(tasks, finish=lambda: None):
+def serve(tasks):
     print("\n".join(tasks) + "\n", flush=True)
     for line in sys.stdin:
-        print(f"{seconds_of(tasks[line.rstrip()], finish):.9f}", flush=True)
+        print(f"{seconds_of(tasks[line.rstrip()]):.9f}", flush=True)
