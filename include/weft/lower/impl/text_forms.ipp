@@ -84,7 +84,8 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
   while (width > 1 && !(divides(width) && args.row_size() >= width * items)) width /= 2;
   const bool in_registers = items > 1 && row_groups(call).in_registers;
   const auto pieces = [&](index_t w) { return (args.row_size() + items * w - 1) / (items * w); };
-  while (in_registers && width > 1 && pieces(width / 2) * (width / 2) < pieces(width) * width) width /= 2;
+  const bool keeps_sums = in_registers && call.column_folds > 0;
+  while (keeps_sums && width > 1 && pieces(width / 2) * (width / 2) < pieces(width) * width) width /= 2;
   form.width = static_cast<int>(width);
   if (in_registers) form.pieces = static_cast<int>(std::max<index_t>(pieces(width), 1));
   for (int a = 0; a < args.arguments; ++a) {
