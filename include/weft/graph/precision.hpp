@@ -35,6 +35,17 @@ constexpr int widened_later(compute_graph& to, const node& n) {
   return cast_to(to.apply(*n.op, n.at, &narrow, 1), n.result.type).id;
 }
 
+/// Attention or its derivative, which `grad` inside an expression has put there.
+constexpr bool is_attention(const node& n) {
+  return n.op == &info_of<op::attention> || n.op == &info_of<op::attention_backward>;
+}
+/// The attention of which node `id` is the widened value; -1 if there is none.
+constexpr int narrow_attention(const compute_graph& g, int id) {
+  if (g[id].op != &info_of<op::cast>) return -1;
+  const int from = g[id].operand[0];
+  return is_attention(g[from]) ? from : -1;
+}
+
 /// Products that are the cotangent of an f32 leaf, or a summand of it, and have no other use.
 constexpr sequence<bool> gradient_products(const compute_graph& g) {
   sequence<bool> is_wide(g.leaves, false);
@@ -59,19 +70,19 @@ constexpr sequence<bool> gradient_products(const compute_graph& g) {
 /// `g` with f32 products and attention computed in `type`.
 constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
-  return rewritten(g, [&](compute_graph& to, node n) {
-    const bool attends = n.op == &info_of<op::attention>;
-    if (n.op->kind == op::op_kind::result) {  // of attention: not of its value, which is widened
-      const node& of = to[n.operand[0]];
-      if (of.op == &info_of<op::cast> && to[of.operand[0]].op == &info_of<op::attention>)
-        n.operand[0] = of.operand[0];
-    }
+  return rewritten(g, [&](compute_graph& to, const node& n) {
+    if (n.op->kind == op::op_kind::result)
+      if (const int narrow = detail::narrow_attention(to, n.operand[0]); narrow >= 0)
+        return cast_to(result_of({&to, narrow}, static_cast<int>(n.at[0])), n.result.type).id;
+    const bool attends = detail::is_attention(n);
     if ((n.op != &info_of<op::contract> && !attends) || n.result.type != dtype::f32)
       return detail::widened_later(to, n);
-    value rounded[3];
-    for (int k = 0; k < n.operands; ++k) rounded[k] = detail::rounded_to({&to, n.operand[k]}, type);
-    const value narrow =
-        attends ? to.apply(*n.op, n.at, rounded, n.operands) : contract_of(rounded[0], rounded[1]);
+    value in[max_operands]{};
+    for (int k = 0; k < n.operands; ++k) {
+      in[k] = {&to, n.operand[k]};
+      if (k != 4) in[k] = detail::rounded_to(in[k], type);  // log-sums, of attention's derivative, are f32
+    }
+    const value narrow = attends ? to.apply(*n.op, n.at, in, n.operands) : contract_of(in[0], in[1]);
     return cast_to(narrow, dtype::f32).id;
   });
 }

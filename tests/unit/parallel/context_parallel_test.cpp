@@ -122,6 +122,39 @@ TEST_CASE("attention over the positions of all ranks, and its gradients") {
   CHECK(sizes{2, 12, 6, 3, 5}.sent(false, 3) == 2 * 2 * (2 * 12 * 6 * 5 + 2 * 12 * 3 * 5) / 3 * 2);
 }
 
+namespace {
+
+/// The derivative of attention inside an expression, of 2 and 3 ranks and of one.
+template <class Precision, class Division>
+void same_slope(double tolerance) {
+  const sizes n{2, 11, 4, 2, 6};
+  const attended<float> a(n);
+  const auto slope = [&](auto& c, auto part) {
+    const auto k = part(a.of[1]), v = part(a.of[2]), g = part(a.of[3]);
+    return eval(grad([&](auto x) { return sum(attention<causal>(x, k, v) * g); }, part(a.of[0])) * 1.0f, c);
+  };
+  context_in<Precision> alone;
+  const tensor<float, rows> whole(slope(alone, [](const auto& x) { return x; }));
+  for (const int ranks : {2, 3})
+    run_ranks(ranks, [&](communicator& all) {
+      nothing_to_train model;
+      sgd optimizer;
+      using plan = policy<Precision, strategy::mesh<dp, Division>>;
+      auto run = bind<plan>(model, optimizer, all, {.cp = ranks});
+      const context_part own = run.part_of_context(n.positions);
+      const auto here = slope(run, [&](const auto& x) { return tensor<float, rows>(own.of(x)); });
+      CHECK(largest_difference(here.to_vector(), own.of(whole).to_vector()) < tolerance);
+    });
+}
+
+}  // namespace
+
+TEST_CASE("the derivative of attention inside an expression, in f32 and in mixed precision") {
+  same_slope<precision::f32, cp<>>(1e-5);
+  same_slope<precision::bf16, cp<>>(0.03);
+  same_slope<precision::bf16, cp<ulysses>>(0.03);
+}
+
 TEST_CASE("GPT-2 on meshes: losses, norms and parameters of one rank") {
   outcome one, alone;
   run_ranks(1, [&](communicator& ranks) {

@@ -75,8 +75,21 @@ TEST_CASE("attention of f32 is that of rounded queries, keys and values, and so 
     context exact;
     context_in<Precision> mixed;
     const auto as_written = [](const auto& x) { return x; };
-    CHECK(results(mixed, as_written) == results(exact, [](const auto& x) { return cast<T>(x); }));
+    const auto as_rounded = [](const auto& x) { return cast<T>(x); };
+    CHECK(results(mixed, as_written) == results(exact, as_rounded));
     CHECK(results(mixed, as_written)[0] != results(exact, as_written)[0]);
+    // The derivative inside an expression, with scores so large that rounding them shows.
+    const auto q = eval(drawn(1) * 6.0f), k = drawn(2), v = drawn(3);
+    const auto slopes = [&](auto& c, auto rounded) {
+      const auto slope = [&](auto of, const auto& at) {
+        return eval(grad([&](auto x) { return sum(cast<float>(of(x)) * g); }, at) * 1.0f, c).to_vector();
+      };
+      return std::array{
+          slope([&](auto x) { return attention<causal>(rounded(x), rounded(k), rounded(v)); }, q),
+          slope([&](auto x) { return attention<causal>(rounded(q), rounded(x), rounded(v)); }, k),
+          slope([&](auto x) { return attention<causal>(rounded(q), rounded(k), rounded(x)); }, v)};
+    };
+    CHECK(slopes(mixed, as_written) == slopes(exact, as_rounded));
   };
   check(precision::bf16{}, bfloat16{});
   check(precision::f16{}, float16{});
