@@ -27,7 +27,6 @@ namespace {
 constexpr const char* words = R"(
 #define __CUDA_ARCH__ 800
 #define __align__(bytes)
-#define __launch_bounds__(...)
 #define __global__
 #define __device__ inline __attribute__((always_inline))
 #define __shared__ static

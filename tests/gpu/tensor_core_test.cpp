@@ -228,8 +228,8 @@ TEST_CASE("pairs are rounded to the nearest, the second number high; powers of t
         "to[0] = pair_of_" +
             std::string(name_of(type)) + R"((low, high);
       to[1] = BITS_OF_FLOAT(power_of_two(low));
-      to[3] = BITS_OF_FLOAT(number_of_)" +
-            std::string(name_of(type)) + R"((to[0] >> 16));
+      to[3] = BITS_OF_FLOAT()" +
+            std::string(name_of(type)) + R"(_to_f32(to[0] >> 16));
       to[2] = BITS_OF_FLOAT(of_lane_across((float)lane, 2));)",
         numbers);
     for (std::size_t lane = 0; lane < 32; ++lane) {

@@ -101,6 +101,13 @@ FUNCTION void write_tile(const head_rows& x, int first, const ushort* tile) {
     UNROLL for (int n = 0; n < (columns) / 8; ++n) \
       UNROLL for (int e = 0; e < 4; ++e)
 
+/* The weights in columns 8 n to 8 n + 15, rounded, as a left factor. */
+template <int N>
+FUNCTION void set_factor(uint (&a)[4], const float (&weights)[N][4], int n) {
+  UNROLL for (int i = 0; i < 4; ++i)
+    a[i] = PAIR_OF(weights[n + i / 2][i % 2 * 2], weights[n + i / 2][i % 2 * 2 + 1]);
+}
+
 #ifdef WARPGROUPS
 #define SHOW_TO_PRODUCTS show_to_products();
 #define OWN_GROUP ((int)LOCAL_ID / 128 * 64)
@@ -121,9 +128,7 @@ FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[M
                            const ushort* right) {
   uint from_right = shared_address(right);
   uint a[N / 2][4];
-  UNROLL for (int n = 0; n < N; n += 2)
-    UNROLL for (int i = 0; i < 4; ++i)
-      a[n / 2][i] = PAIR_OF(weights[0][n + i / 2][i % 2 * 2], weights[0][n + i / 2][i % 2 * 2 + 1]);
+  UNROLL for (int n = 0; n < N; n += 2) set_factor(a[n / 2], weights[0], n);
   begin_products();
   UNROLL for (int n = 0; n < N; n += 2)
     add_register_products(sum[0], a[n / 2], part_of_tile(from_right + n * NEXT_ROWS, NEXT_ROWS));
@@ -160,9 +165,7 @@ FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[M
   uint from_right = shared_address(right) + 2 * LD * (LANE % 16);
   UNROLL for (int n = 0; n < N; n += 2) {
     uint a[MT][4], b[4];
-    UNROLL for (int m = 0; m < MT; ++m)
-      UNROLL for (int i = 0; i < 4; ++i)
-        a[m][i] = PAIR_OF(weights[m][n + i / 2][i % 2 * 2], weights[m][n + i / 2][i % 2 * 2 + 1]);
+    UNROLL for (int m = 0; m < MT; ++m) set_factor(a[m], weights[m], n);
     UNROLL for (int k = 0; k < CHUNKS; k += 2) {
       load_transposed(b, from_right + 2 * LD * 8 * n + AT_FEATURE(8 * k, LANE / 16));
       UNROLL for (int m = 0; m < MT; ++m) {

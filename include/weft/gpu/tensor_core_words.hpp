@@ -62,17 +62,10 @@ FUNCTION uint pair_of_f16(float low, float high) {
   return pair;
 }
 
-/* The number whose bits are these. */
-FUNCTION float number_of_bf16(ushort bits) { return FLOAT_OF_BITS((uint)bits << 16); }
-FUNCTION float number_of_f16(ushort bits) {
-  float x;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
-  return x;
-}
-
 /* Copies to shared memory, of 16 bytes, of which the first `bytes` come from device memory and the others are
-   0; both addresses are multiples of 16. Or of 4 bytes. What a thread has begun since the last end_of_copies
-   is one group; after await_copies<N>, all but its last N groups are there. */
+   0; both addresses are multiples of 16; begin_copy_at takes a shared_address. Or of 4 bytes. What a thread
+   has begun since the last end_of_copies is one group; after await_copies<N>, all but its last N groups are
+   there. */
 FUNCTION void begin_copy_at(uint to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                : : "r"(to), "l"(from), "r"(bytes) : "memory");
@@ -89,7 +82,6 @@ template <int N>
 FUNCTION void await_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
-
 
 /* 2 to the power of x, within 2 units in the last place. */
 FUNCTION float power_of_two(float x) {

@@ -61,7 +61,7 @@ WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, 
   define("PART", std::to_string(part));
   define("ADD_PRODUCT", std::string("add_product_") + name_of(type));
   define("PAIR_OF", std::string("pair_of_") + name_of(type));
-  define("NUMBER_OF", std::string("number_of_") + name_of(type));
+  define("NUMBER_OF", std::string(name_of(type)) + "_to_f32");
   return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tensor_core_text, bytes};
 }
 
