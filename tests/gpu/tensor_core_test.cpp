@@ -410,7 +410,13 @@ results computed(const device& d, const problem& p, bool hides, const drawn_oper
       back{m.place(type, of_q, out), m.place(type, of_k, out), m.place(type, of_k, out)};
   const attributes at{{hides, p.first}, 2};
   d->call_native("attention", {.op = native_op::attention}, {{in.data(), 3}, value, at, 0});
-  d->call_native("attention_backward", {.op = native_op::attention_backward}, {in, back, at, 0});
+  native_operands backward{in, back, at, 0};
+  const native_code code{.op = native_op::attention_backward};
+  if (hides) {  // with and without scratch memory
+    const auto bytes = static_cast<index_t>(d->native_scratch_bytes(code, backward));
+    backward.scratch = m.place(dtype::u8, {1, {bytes}}, order::in_order).pointer;
+  }
+  d->call_native("attention_backward", code, backward);
   return {m.read(y), m.read(sums), {m.read(back[0]), m.read(back[1]), m.read(back[2])}};
 }
 

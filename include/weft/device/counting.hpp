@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include <weft/device/backend.hpp>
-#include <weft/device/sorted_rows.hpp>
+#include <weft/device/group_scratch.hpp>
 
 namespace weft {
 

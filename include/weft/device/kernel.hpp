@@ -83,11 +83,11 @@ struct kernel_call {
 /// How devices with groups of work items fold columns: blocks of rows are folded side by side, and then their
 /// partial results, of 8 bytes each, in an order that is fixed for this number of blocks. It depends on sizes
 /// only, so that results are the same on every device. Where rows are folded, too, a group computes a block,
-/// row by row; otherwise an item computes a column of a block, and there are several blocks where columns are
-/// few.
+/// row by row; otherwise an item computes a column of a block, or a few of them.
 struct column_blocks {
-  static constexpr index_t wanted_items = index_t{1} << 18, least_rows = 32, most_groups = 2048,
-                           rows_of_group = 8, most_scratch = index_t{1} << 27;
+  static constexpr index_t wanted_items = index_t{1} << 20, least_rows = 32, rows_of_group = 8,
+                           most_groups = 128 * 11,  // multiprocessors of a large GPU, places of each
+      most_scratch = index_t{1} << 27;
   static constexpr int joined_columns = 8;  // of a group that adds up partial results
   index_t blocks = 1, scratch_bytes = 0;
   explicit column_blocks(const kernel_call& call) {
@@ -111,7 +111,7 @@ struct row_groups {
   static constexpr int items = 64;  // of a group
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
-  static constexpr index_t most_elements = 32, most_registers = 96;  // of an item
+  static constexpr index_t most_elements = 32, most_registers = 128;  // of an item
   index_t groups = 0, scratch_bytes = 0;
   bool in_registers;
   explicit row_groups(const kernel_call& call)
@@ -125,13 +125,5 @@ struct row_groups {
     scratch_bytes = groups * of_group;
   }
 };
-
-/// The scratch memory of a kernel on such devices: partial results of columns, then scratch rows.
-inline std::size_t group_scratch_bytes(const kernel_call& call) {
-  index_t bytes = 0;
-  if (call.column_folds > 0) bytes += column_blocks(call).scratch_bytes;
-  if (call.division == kernel_division::rows) bytes += row_groups(call).scratch_bytes;
-  return static_cast<std::size_t>(bytes);
-}
 
 }  // namespace weft

@@ -33,10 +33,4 @@ struct sorted_rows {
   bool sorts() const { return scratch_bytes > 0; }
 };
 
-/// The scratch memory of a native op on such devices.
-inline std::size_t group_scratch_bytes(const native_code& code, const native_operands& operands) {
-  if (code.op != native_op::index_add) return 0;
-  return static_cast<std::size_t>(sorted_rows(operands).scratch_bytes);
-}
-
 }  // namespace weft

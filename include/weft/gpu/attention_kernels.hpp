@@ -44,6 +44,7 @@ struct tensor_core_tiles {
   int depth, row_tiles, columns, part;
   int threads = 128;
   bool warpgroups = false;  // whether these multiply, not warps
+  bool means = false;       // whether scratch memory has the means of slopes
 
   static tensor_core_tiles of_forward(const native_operands& o, const group_limits& limits);
   static tensor_core_tiles of_queries(const native_operands& o, const group_limits& limits);

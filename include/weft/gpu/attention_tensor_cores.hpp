@@ -112,6 +112,7 @@ FUNCTION void set_factor(uint (&a)[4], const float (&weights)[N][4], int n) {
 #define SHOW_TO_PRODUCTS show_to_products();
 #define OWN_GROUP ((int)LOCAL_ID / 128 * 64)
 #define NEXT_ROWS (16 * DEPTH)
+/* sum += rows of this warp, of left, times rows of right. */
 template <int N>
 FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ushort* right) {
   uint from_left = shared_address(left) + 2 * LD * OWN_GROUP, from_right = shared_address(right);
@@ -123,6 +124,7 @@ FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ush
   }
   end_products();
 }
+/* sum += weights, rounded, times right. */
 template <int N>
 FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[MT][N][4],
                            const ushort* right) {
@@ -140,7 +142,6 @@ FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[M
    Modulo 8 the row has the number of the lane: then what does not depend on it is known to the compiler. */
 #define AT_FEATURE(d, after)                                                                        \
   (DEPTH % 64 == 0 ? (d) / 64 * 128 + (((d) % 64 / 8 + (after) ^ LANE % 8) * 16) : 2 * (d) + 16 * (after))
-/* sum += rows of this warp, of left, times rows of right. */
 template <int N>
 FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ushort* right) {
   uint from_left = shared_address(left) + 2 * LD * (OWN_ROWS + LANE % 16);
@@ -158,7 +159,6 @@ FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ush
     }
   }
 }
-/* sum += weights, rounded, times right. */
 template <int N>
 FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[MT][N][4],
                            const ushort* right) {

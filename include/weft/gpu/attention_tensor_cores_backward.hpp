@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The derivative of attention on tensor cores: texts that follow those of attention_tensor_cores.hpp. Weights
-// are computed again from the stored logarithms of the sums.
+// are computed again from the stored logarithms of the sums. MEANS, if it is defined, is scratch memory for a
+// number of each query: the mean of the slopes of its weights, which both kernels need.
 #pragma once
 
 namespace weft::gpu {
@@ -29,6 +30,9 @@ NATIVE_KERNEL {
         for (int d = LANE % 4; t < length && d < features; d += 4)
           part += NUMBER_OF(cotangents[place(r, d)]) * in3_load(y + d * in3_stride(3));
         mean[m][half] = sum_of_row(part);
+#ifdef MEANS
+        if (LANE % 4 == 0 && t < length) MEANS[(b * heads + h) * (long)length + t] = mean[m][half];
+#endif
         log_sum[m][half] = 0;
         if (t < length)
           log_sum[m][half] = in4_load(b * in4_stride(0) + h * in4_stride(1) + t * in4_stride(2)) * LOG2_E;
@@ -66,12 +70,17 @@ NATIVE_KERNEL {
 /// The cotangents of keys and values: each task is a tile of them, over the queries of its group of heads
 /// that attend to it. Operands as above.
 inline constexpr const char* attention_keys_tensor_core_text = R"(
+#ifdef MEANS
+#define STAGED 2 /* tiles of columns in a stage: queries, cotangents */
+#else
+#define STAGED 3 /* and results */
+#endif
 #define LANES (GROUP_SIZE / COLUMNS) /* that add up the mean slope of a query */
 #define SEEN(query, key) ((query) < length && (key) < END_OF(query))
 NATIVE_KERNEL {
   SIZES
   ushort *own_keys = (ushort*)memory, *values = own_keys + ROWS * LD, *others = values + ROWS * LD;
-  float *log_sums = (float*)(others + 6 * COLUMNS * LD), *means = log_sums + 2 * COLUMNS;
+  float* numbers = (float*)(others + 2 * STAGED * COLUMNS * LD); /* of a stage: log-sums, means */
   uint tiles = (keys + ROWS - 1) / ROWS;
   int me = (int)LOCAL_ID;
   FOR_TASKS {
@@ -82,13 +91,17 @@ NATIVE_KERNEL {
     float of_keys[MT][CHUNKS][4] = {}, of_values[MT][CHUNKS][4] = {}, factor[MT][2];
     const auto begin_step = [&](int step) {
       int h = of * in_group + step / per_head, t0 = begin + step % per_head * COLUMNS;
-      ushort* to = others + step % 2 * 3 * COLUMNS * LD;
+      ushort* to = others + step % 2 * STAGED * COLUMNS * LD;
       begin_tile<COLUMNS>(to, HEAD(in0, b, h, length), t0);
       begin_tile<COLUMNS>(to + COLUMNS * LD, HEAD(in5, b, h, length), t0);
+      int t = t0 + me % COLUMNS < length ? t0 + me % COLUMNS : 0;
+      const float* from = in4_data + b * in4_stride(0) + h * in4_stride(1) + t * in4_stride(2);
+#ifdef MEANS
+      if (me >= COLUMNS) from = MEANS + (b * heads + h) * (long)length + t;
+#else
       begin_tile<COLUMNS>(to + 2 * COLUMNS * LD, HEAD(in3, b, h, length), t0);
-      const float* sums = in4_data + b * in4_stride(0) + h * in4_stride(1);
-      int t = t0 + me < length ? t0 + me : 0;
-      if (me < COLUMNS) begin_small_copy(log_sums + step % 2 * COLUMNS + me, sums + t * in4_stride(2));
+#endif
+      if (me < (STAGED == 2 ? 2 : 1) * COLUMNS) begin_small_copy(numbers + step % 2 * 2 * COLUMNS + me, from);
       end_of_copies();
     };
     begin_tile<ROWS>(own_keys, HEAD(in1, b, of, keys), s0);
@@ -96,20 +109,23 @@ NATIVE_KERNEL {
     end_of_copies();
     if (steps > 0) begin_step(0);
     for (int step = 0; step < steps; ++step) {
-      const ushort* queries = others + step % 2 * 3 * COLUMNS * LD;
-      const ushort *cotangents = queries + COLUMNS * LD, *results = cotangents + COLUMNS * LD;
-      const float* sums = log_sums + step % 2 * COLUMNS;
+      const ushort* queries = others + step % 2 * STAGED * COLUMNS * LD;
+      const ushort* cotangents = queries + COLUMNS * LD;
+      float *sums = numbers + step % 2 * 2 * COLUMNS, *means = sums + COLUMNS;
       int t0 = begin + step % per_head * COLUMNS;
       await_copies<0>();
       SHOW_TO_PRODUCTS
       BARRIER;
       if (step + 1 < steps) begin_step(step + 1);
+#ifndef MEANS
+      const ushort* results = cotangents + COLUMNS * LD;
       float mean = 0;
       for (int d = me % LANES * 8; d < DEPTH; d += 8 * LANES)
         mean += product_of_eight(cotangents + place(me / LANES, d), results + place(me / LANES, d));
       for (int across = 1; across < LANES; across *= 2) mean += of_lane_across(mean, across);
       if (me % LANES == 0) means[me / LANES] = mean;
       BARRIER;
+#endif
       UNROLL for (int part = 0; part < COLUMNS; part += PART) {
         float weight[MT][PART / 8][4] = {}, slope[MT][PART / 8][4] = {};
         add_products(weight, own_keys, queries + part * LD);

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include <weft/device/kind.hpp>
-#include <weft/device/sorted_rows.hpp>
+#include <weft/device/group_scratch.hpp>
 #include <weft/gpu/copies.hpp>
 #include <weft/gpu/dialect.hpp>
 #include <weft/gpu/kernel_cache.hpp>

@@ -4,8 +4,9 @@
 // A group runs over one space, rows times the last dim. It contains element-wise nodes of that shape,
 // reductions of the last dim, and row values computed from such reductions: softmax, a norm, or a chain of
 // activations is one group. A reduction of other dims ends its group; one of all rows that no other node
-// reads joins a group that reduces rows of the same elements, as the gradient of a norm's weight does that of
-// the norm's operand. Values read outside their group are stored by it, so nothing is computed twice.
+// reads joins a group that reads or computes the same elements, as the gradient of a norm's weight does that
+// of the norm's operand, or the gradient of a bias that of the activation that follows it. Values read
+// outside their group are stored by it, so nothing is computed twice.
 #pragma once
 
 #include <weft/device/kernel.hpp>
@@ -20,11 +21,8 @@ inline constexpr int max_group = 40;
 struct kernel_group {
   shape space{};
   bool folds_rows = false;     // contains a reduction of the last dim
-  bool folds_columns = false;  // ends in a reduction of other dims
+  bool folds_columns = false;  // ends in a reduction of other dims, or was joined by some
   sequence<int> nodes;         // in order
-
-  /// Whether it computes nothing but a reduction of columns, which ends it.
-  constexpr bool ends_in_columns() const { return folds_columns && !folds_rows; }
 };
 
 /// The assignment of nodes to kernels.
@@ -196,42 +194,60 @@ class fuser {
     return fits(a, space) && fits(b, space);
   }
 
-  /// Merges reductions of columns that no node reads into groups that reduce rows of the same elements.
+  /// Merges reductions of columns that no node reads into groups of the same elements, if possible into one
+  /// that computes an operand, which need not be stored then.
   constexpr void join_columns() {
+    const int groups = result_.groups.size();
     sequence<bool> is_read(g_.size(), false);  // by others than views
     for (int i = 0; i < g_.size(); ++i) {
       if (g_[i].op->kind == op::op_kind::view) continue;
       for (int k = 0; k < g_[i].operands; ++k) is_read[base_of(g_, g_[i].operand[k])] = true;
     }
-    sequence<int> levels(result_.groups.size(), 0);  // without the reductions that join
-    for (int k = 0; k < levels.size(); ++k)
-      for (int m : result_.groups[k].nodes) levels[k] = level_[m] > levels[k] ? level_[m] : levels[k];
-    for (int c = 0; c < result_.groups.size(); ++c) {
-      if (result_.groups[c].nodes.empty() || !result_.groups[c].ends_in_columns()) continue;
+    sequence<int> levels(groups, 0);  // without the reductions that join
+    sequence<bool> ends_in_columns(groups, false);
+    for (int k = 0; k < groups; ++k) {
+      const kernel_group& group = result_.groups[k];
+      for (int m : group.nodes) levels[k] = level_[m] > levels[k] ? level_[m] : levels[k];
+      ends_in_columns[k] = group.folds_columns;
+    }
+    for (int c = 0; c < groups; ++c) {
+      if (result_.groups[c].nodes.empty() || !ends_in_columns[c]) continue;
       const int fold = result_.groups[c].nodes.back();
       if (is_read[fold] || !folds_all_rows(g_, g_[fold])) continue;
-      int r = 0;
-      while (r < result_.groups.size() && !can_take(r, levels[r], c)) ++r;
-      if (r < result_.groups.size()) merge(r, c);
+      int into = none;
+      for (int r = 0; r < groups && (into == none || !computes_operand(into, c)); ++r)
+        if (!ends_in_columns[r] && can_take(r, levels[r], c) && (into == none || computes_operand(r, c)))
+          into = r;
+      if (into != none) merge(into, c);
     }
   }
 
   /// Whether group `r`, of this level, can compute the reduction of columns `c`: it reads or computes an
   /// operand of it, no other operand depends on it, as those have lower levels, and its vectors remain as
-  /// wide, on which the bits of its sums depend.
+  /// wide, on which the bits of its sums depend. Without reductions of rows it computes nothing but elements,
+  /// as several threads may have parts of a row.
   constexpr bool can_take(int r, int level, int c) {
     const kernel_group &rows = result_.groups[r], &columns = result_.groups[c];
-    if (rows.nodes.empty() || !rows.folds_rows || !(rows.space == columns.space)) return false;
+    if (rows.nodes.empty() || !(rows.space == columns.space)) return false;
     if ((has_wide_elements(columns) && !has_wide_elements(rows)) || !can_be_one(rows, columns)) return false;
-    bool shares = false;
+    if (!rows.folds_rows)
+      for (int m : rows.nodes)
+        if (g_[m].op->kind != op::op_kind::reduce && !(g_[m].result.extents == rows.space)) return false;
+    bool shares = computes_operand(r, c);
     for (int m : columns.nodes)
       for (int k = 0; k < g_[m].operands; ++k) {
         const int o = g_[m].operand[k];
         if (g_[o].op->kind == op::op_kind::constant || result_.group_of[o] == c) continue;
         if (result_.group_of[o] != r && level_[o] >= level) return false;
-        shares = shares || result_.group_of[o] == r || reads(rows, o);
+        shares = shares || reads(rows, o);
       }
     return shares;
+  }
+  constexpr bool computes_operand(int r, int c) const {
+    for (int m : result_.groups[c].nodes)
+      for (int k = 0; k < g_[m].operands; ++k)
+        if (result_.group_of[g_[m].operand[k]] == r) return true;
+    return false;
   }
   /// Whether a kernel computes with 64 bits.
   constexpr bool has_wide_elements(const kernel_group& group) const {

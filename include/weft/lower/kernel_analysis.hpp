@@ -7,7 +7,7 @@
 //   x - max, exp   1 (after the maximum)        sum of exp   2        the quotient   2
 //
 // and three sweeps: the maximum; exp and its sum; the quotient. exp is expensive, and the last sweep reads it
-// again, so it is kept in a scratch row.
+// again, so it is kept in a scratch row, as are values of many operands.
 #pragma once
 
 #include <utility>
@@ -21,6 +21,9 @@ using graph::compute_graph;
 using graph::info_of;
 using graph::kernel_group;
 using graph::node;
+
+/// The least number of operands in memory of values that are kept in a scratch row.
+inline constexpr int many_operands = 3;
 
 /// Whether to keep a value in a scratch row rather than recompute it.
 constexpr bool is_expensive(const node& n) {
@@ -135,14 +138,29 @@ class kernel_analysis {
       }
   }
 
-  /// Expensive values of earlier sweeps that sweep `p` reads get a scratch row.
+  /// Values of earlier sweeps that sweep `p` reads get a scratch row if they are expensive or have many
+  /// operands in memory.
   constexpr void keep_for_sweep(int p) {
     for_each_below_targets(p, [&](int id) {
       if (!computes(p, id)) return false;
-      if (values[id].level == p || !is_expensive(g_[id])) return true;
+      if (values[id].level == p || !(is_expensive(g_[id]) || loads_of(p, id) >= many_operands)) return true;
       values[id].scratch_row = scratch_rows++;
       return false;
     });
+  }
+
+  /// How many elements sweep `p` reads in memory to compute element `id`.
+  constexpr int loads_of(int p, int id) const {
+    sequence<bool> seen(g_.size(), false);
+    int loads = 0;
+    const auto count = [&](int below) {
+      const bool is_element = !is_number(below) && !is_of_row(below) && !is_fold(below) &&
+                              g_[below].op != &info_of<op::coordinate>;
+      loads += is_element && !computes(p, below);
+      return computes(p, below);
+    };
+    visit(id, seen, count);
+    return loads;
   }
 
   const compute_graph& g_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Translation of canonical codes to GPU kernels, in the dialects of gpu/dialect.hpp.
 //
-// A work item computes one element; if rows are reduced, a work group computes a row together; if columns are
-// reduced, an item computes one column of a block of rows, or, if rows are, too, a work group a block of
-// rows, and a second text adds the blocks up in their order. Extents and strides are parameters, so a text
-// serves all shapes of one order; but the size of a row is a constant where the program's extents fix it.
-// Where they fit, positions and offsets have 32 bits, and elements that are next to each other in memory are
-// read and written up to 16 bytes at a time.
+// A work item computes one element, or a few that are next to each other; if rows are reduced, a work group
+// computes a row together; if columns are reduced, an item computes its columns of a block of rows, or, if
+// rows are, too, a work group a block of rows, and a second text adds the blocks up in their order. Extents
+// and strides are parameters, so a text serves all shapes of one order; but the size of a row is a constant
+// where the program's extents fix it. Where they fit, positions and offsets have 32 bits, and elements that
+// are next to each other in memory are read and written up to 16 bytes at a time.
 //
 //   kernel_text(call.instructions, text_form_of(call))
 #pragma once
@@ -117,6 +117,8 @@ class text_writer {
   [[gnu::cold]] std::string partial(const instruction& w, const std::string& index) const;
   /// The same of the element that is being computed, in blocks of rows.
   [[gnu::cold]] std::string partial(const instruction& w) const;
+  /// The sum so far of the column of the element that is being computed.
+  [[gnu::cold]] std::string column_sum_of(const instruction& w) const;
   [[gnu::cold]] void write_block_of_rows();
   [[gnu::cold]] void write_partial_results();
   [[gnu::cold]] void write_joined_blocks();

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <weft/lower/text.hpp>
@@ -28,6 +30,21 @@ void check(F f, double tolerance = 1e-5) {
   const auto seen = oracle::read(eval(f(*d), c));
   CHECK(
       test::matches(seen, oracle::value(f(default_device())), {.absolute = 1e-12, .of_largest = tolerance}));
+}
+
+/// The same of two expressions that one program computes.
+template <class F>
+void check_both(F f, double tolerance = 1e-5) {
+  const device* const d = tested_device();
+  if (!d) return;
+  context c(*d);
+  const auto [x, y] = f(*d);
+  const auto first = eval(x + x, c);
+  const auto second = eval(y + y, c);
+  update(c, {first.state(), second.state()}, bundled(x, y));
+  const auto values = oracle::value(std::apply([](auto... e) { return bundled(e...); }, f(default_device())));
+  CHECK(test::matches(oracle::read(first), values[0], {.absolute = 1e-12, .of_largest = tolerance}));
+  CHECK(test::matches(oracle::read(second), values[1], {.absolute = 1e-12, .of_largest = tolerance}));
 }
 
 template <class T = float, class E>
@@ -125,6 +142,30 @@ TEST_CASE("columns that are folded, of rows of a constant size and of others") {
   check([](const device& d) { return sum(numbers(d, extents<dyn, dyn, 6>{3, 700}), dims<1>); });
   check([](const device& d) { return sum(numbers(d, extents<dyn, dyn, 6>{3, 700}), dims<0, 1>); });
   check([](const device& d) { return sum(exp(transpose(numbers(d, rows{6, 70}))), dims<0>); });
+  check([](const device& d) { return sum(cast<float>(numbers<bfloat16>(d, rows{1003, 24})), dims<0>); });
+  check([](const device& d) { return sum(cast<float>(numbers<bfloat16>(d, rows{31, 1160})), dims<0>); });
+  check([](const device& d) { return sum(slice<1>(numbers(d, rows{77, 9}), 1, 9), dims<0>); });
+  check([](const device& d) { return amin(numbers(d, extents<dyn, dyn, dyn, 8>{3, 50, 4}), dims<1, 2>); });
+}
+
+TEST_CASE("elements that are stored, and their columns folded") {
+  for (const index_t n : {1, 2, 6, 8, 300})
+    for (const index_t count : {1, 7, 63, 64, 1003}) {
+      CAPTURE(n);
+      CAPTURE(count);
+      check_both([=](const device& d) {
+        const auto y = gelu(numbers(d, rows{count, n}) + numbers(d, line{n}, 2));
+        return std::pair(y, sum(y, dims<0>));
+      });
+      check_both([=](const device& d) {
+        const auto x = numbers<bfloat16>(d, rows{count, n});
+        return std::pair(exp(cast<float>(x)), amax(cast<float>(x) * 2.0f, dims<0>));
+      });
+    }
+  check_both([](const device& d) {
+    const auto y = numbers(d, extents<dyn, dyn, 12>{5, 40}) * 2.0f;
+    return std::pair(y, sum(y, dims<0, 1>));
+  });
 }
 
 namespace {
@@ -167,7 +208,7 @@ TEST_CASE("the form of a text: as wide as sizes and strides allow, 32 bits where
   rows.args.extent[1] = 252;  // fewer than four for each item of a group
   CHECK(width(rows) == 2);
   rows.division = kernel_division::columns;
-  CHECK(width(rows) == 1);
+  CHECK(width(rows) == 4);
 
   const auto aligned = [](std::uintptr_t address, dtype type) {
     return lower::text_form_of(a_call(5, 768, 768, address, type)).aligned;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <vector>
+
 #include <weft/grad/partition.hpp>
 #include <weft/graph/fuse.hpp>
 #include <weft/graph/print.hpp>
@@ -160,6 +162,47 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
             out(to, sum_dims(reshape_to(seed, {2, {8, 4}}), 0, 1));
           }) == 2);
   }
+}
+
+TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
+  const auto fused = [](auto build) {
+    compute_graph g;
+    const value x = g.leaf(row_of(8), leaf_role::untracked), y = g.leaf(row_of(8), leaf_role::untracked);
+    for (const value& v : build(g, x, y)) g.outputs.push_back(v.id);
+    const graph::fusion f = graph::fuse(g);
+    CHECK_FALSE(graph::verify_fusion(g, f));
+    CHECK_FALSE(lower::verify_plan(lower::make_plan(g)));
+    return f;
+  };
+  // A gradient and that of a bias: the gradient that is rounded is not stored otherwise.
+  const graph::fusion rounded = fused([](compute_graph&, const value& x, const value& y) {
+    const value slope = x * y;
+    return std::vector{cast_to(slope, dtype::bf16), sum_dims(slope, 0, 1), max_dims(x, 0, 1)};
+  });
+  REQUIRE(rounded.groups.size() == 1);
+  CHECK(rounded.groups[0].folds_columns);
+  CHECK_FALSE(rounded.groups[0].folds_rows);
+  // That which computes an operand rather than an earlier one that reads one.
+  const graph::fusion second = fused([](compute_graph& g, const value& x, const value& y) {
+    const value m = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked);
+    const value product = contract_of(x, m), deep = exp(contract_of(product, m) * x);
+    const value late = exp(product * y);
+    return std::vector{deep, late, sum_dims(late * x, 0, 1)};
+  });
+  REQUIRE(second.groups.size() == 2);
+  CHECK_FALSE(second.groups[0].folds_columns);
+  CHECK(second.groups[1].folds_columns);
+  // Not where values of rows are computed, of which several threads may have parts.
+  const graph::fusion of_rows = fused([](compute_graph& g, const value& x, const value&) {
+    const value scale = exp(g.leaf({dtype::f32, {2, {4, 1}}}, leaf_role::untracked)), y = x * scale;
+    return std::vector{scale, y, sum_dims(y, 0, 1)};
+  });
+  REQUIRE(of_rows.groups.size() == 2);
+  CHECK_FALSE(of_rows.groups[0].folds_columns);
+  // Not sums that another kernel reads.
+  CHECK(fused([](compute_graph&, const value& x, const value&) {
+          return std::vector{exp(x), exp(sum_dims(x, 0, 1))};
+        }).groups.size() == 3);
 }
 
 TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the rest") {

@@ -52,6 +52,7 @@ WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, 
                                                   index_t others, index_t bytes) const {
   std::string words = tensor_core_words;
   if (warpgroups) words += "#define WARPGROUPS\n" + warpgroup_words(type);
+  if (means) words += "#define MEANS ((GLOBAL f32*)scratch)\n";
   const auto define = [&](const char* name, const std::string& value) {
     words += std::string("#define ") + name + " " + value + "\n";
   };
@@ -83,8 +84,7 @@ WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_queries(const native_operand
 WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_keys(const native_operands& o,
                                                          const group_limits& limits) {
   const int depth = depth_of(o);
-  if (limits.warpgroups && depth == 64) return {depth, 1, 64, 32, 128, true};
-  if (limits.warpgroups && depth == 128) return {depth, 1, 64, 64, 256, true};
+  if (limits.warpgroups && depth % 64 == 0) return {depth, 1, 64, 64, 128, true};
   return {depth, 1, depth <= 64 ? 64 : 32, 32};
 }
 
@@ -95,7 +95,7 @@ WEFT_DEFINE bool takes_tensor_cores(const native_operands& o, const group_limits
          k[1] < most &&
          tensor_core_tiles::of_forward(o, limits).bytes(1, 4, 0) <= limits.tensor_core_memory &&
          tensor_core_tiles::of_queries(o, limits).bytes(2, 4, 0) <= limits.tensor_core_memory &&
-         tensor_core_tiles::of_keys(o, limits).bytes(2, 6, 3) <= limits.tensor_core_memory;
+         tensor_core_tiles::of_keys(o, limits).bytes(2, 6, 4) <= limits.tensor_core_memory;
 }
 
 WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, index_t items) {
@@ -125,12 +125,15 @@ WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_opera
                                                               const group_limits& limits) {
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
   if (detail::takes_tensor_cores(o, limits)) {
-    const auto of_queries = detail::tensor_core_tiles::of_queries(o, limits);
-    const auto of_keys = detail::tensor_core_tiles::of_keys(o, limits);
+    auto of_queries = detail::tensor_core_tiles::of_queries(o, limits);
+    auto of_keys = detail::tensor_core_tiles::of_keys(o, limits);
+    // Warps with results of more than 64 features have no registers left for it.
+    of_queries.means = of_keys.means = o.scratch && (of_keys.warpgroups || of_keys.depth <= 64);
+    const index_t bytes = of_keys.means ? of_keys.bytes(2, 4, 4) : of_keys.bytes(2, 6, 4);
     const dtype type = o.in[0].type;
     return {of_queries.kernel(attention_queries_tensor_core_text, type, q[1], q[0] * q[2],
                               of_queries.bytes(2, 4, 0)),
-            of_keys.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], of_keys.bytes(2, 6, 3))};
+            of_keys.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], bytes)};
   }
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
   if (detail::computes_in_f32(o) && of_queries.choose(limits, 2, 1, true) &&

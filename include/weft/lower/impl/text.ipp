@@ -74,7 +74,7 @@ WEFT_DEFINE void text_writer::write_head() {
     const bool one_row = kept() == 0 && !divided;
     const std::string width = std::to_string(form_.width);
     const std::string items =
-        std::string("(P.rows * P.size") + (divided ? " * P.blocks)" : " / " + width + ")");
+        std::string("(P.rows * P.size") + (divided ? " * P.blocks / " : " / ") + width + ")";
     line(std::string(position()) + " items = " + as_position(items) + ";");
     line(std::string(position()) + " across = " + as_position("(" + row_size() + " / " + width + ")") + ";");
     line(std::string("for (") + position() + " e = GLOBAL_ID; e < items; e += GLOBAL_SIZE) {");
@@ -89,13 +89,16 @@ WEFT_DEFINE void text_writer::write_head() {
   write_offsets("row", 0, by_rows() ? form_.order - 1 : kept());
   if (by_rows() && in_registers()) declare_row();
   if (by_columns()) {
-    const instruction fold = at(instructions_.size() - 2);
-    line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
+    for_each_column_fold([&](const instruction& w) {
+      std::string values;
+      for (int j = 0; j < form_.width; ++j) values += (j ? ", " : "") + neutral(w.op - column_sum, w.type);
+      line(register_name(w.type) + (" " + sum_registers(w)) + "[] = {" + values + "};");
+    });
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
     const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
     line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
-    line("_Pragma(\"unroll 8\")");
+    line("_Pragma(\"unroll " + std::to_string(form_.width > 1 ? 4 : 8) + "\")");  // rows on their way
     line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
@@ -112,6 +115,11 @@ WEFT_DEFINE std::string text_writer::partial(const instruction& w, const std::st
 
 WEFT_DEFINE std::string text_writer::partial(const instruction& w) const {
   return partial(w, as_offset("block") + " * " + row_size() + " + " + column());
+}
+
+WEFT_DEFINE std::string text_writer::column_sum_of(const instruction& w) const {
+  if (by_columns()) return sum_registers(w) + (form_.width > 1 ? "[j]" : "[0]");
+  return in_registers() ? own_element(sum_registers(w)) : partial(w);
 }
 
 WEFT_DEFINE void text_writer::declare_registers(const std::string& name, const char* type) {
@@ -245,10 +253,14 @@ WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, i
 
 WEFT_DEFINE void text_writer::write_tail() {
   if (by_columns()) {
-    const instruction fold = at(instructions_.size() - 2);
     line("}");
-    line("if (P.blocks > 1) " + partial(fold, "e") + " = sum; else");
-    line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
+    const std::string at = form_.width > 1 ? "e * " + std::to_string(form_.width) + " + j" : "e";
+    if (form_.width > 1) begin_element_loop();
+    for_each_column_fold([&](const instruction& w) {
+      line("if (P.blocks > 1) " + partial(w, at) + " = " + column_sum_of(w) + "; else");
+      line(element(w.type, w.a, "b", column()) + " = " + stored(w.type, column_sum_of(w)) + ";");
+    });
+    if (form_.width > 1) line("}");
   }
   line("}");
   if (by_blocks_of_rows() && in_registers()) write_partial_results();
@@ -360,9 +372,7 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
     case column_sum:
     case column_max:
     case column_min: {
-      const std::string sum = !by_rows()       ? "sum"
-                              : in_registers() ? own_element(sum_registers(w))
-                                               : partial(w);
+      const std::string sum = column_sum_of(w);
       line(sum + " = " + combined(w.op - column_sum, sum, reg(w.b)) + ";");
       return 0;
     }

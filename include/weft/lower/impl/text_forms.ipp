@@ -67,7 +67,6 @@ WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
 
 WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
   const kernel_args& args = call.args;
-  if (call.division == kernel_division::columns) return;
   index_t bytes[max_arguments]{}, least = 16;  // bytes: of an element, where rows are accessed in order
   for_each_instruction(call.instructions, [&](const instruction& w) {
     if ((w.op == load && !w.b) || w.op == store) least = std::min(least, bytes[w.a] = size_of(w.type));

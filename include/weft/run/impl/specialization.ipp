@@ -288,8 +288,9 @@ WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std:
     for (int d = args.order - 2; d >= last; --d)
       if (merge_into_last(args, d, how)) row_begin = d;
     move_before_last(args, first, last);
-    args.folded = last - first;
-    kept_end = args.order - 1 - args.folded;
+    kept_end = args.order - 1 - (last - first);
+    merge_rows(args, kept_end, args.order - 1);
+    args.folded = args.order - 1 - kept_end;
   } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
     for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, how); --d) row_begin = d;
     kept_end = args.order - 1;

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// The scratch memory of kernels and native ops on devices with groups of work items.
+#pragma once
+
+#include <weft/device/kernel.hpp>
+#include <weft/device/sorted_rows.hpp>
+
+namespace weft {
+
+/// The scratch memory of a kernel: partial results of columns, then scratch rows.
+inline std::size_t group_scratch_bytes(const kernel_call& call) {
+  index_t bytes = 0;
+  if (call.column_folds > 0) bytes += column_blocks(call).scratch_bytes;
+  if (call.division == kernel_division::rows) bytes += row_groups(call).scratch_bytes;
+  return static_cast<std::size_t>(bytes);
+}
+
+/// That of a native op: of index_add, see sorted_rows; of the derivative of attention in bf16 or f16, a f32
+/// for each query, as there are log-sums.
+inline std::size_t group_scratch_bytes(const native_code& code, const native_operands& operands) {
+  index_t bytes = 0;
+  if (code.op == native_op::index_add) bytes = sorted_rows(operands).scratch_bytes;
+  if (code.op == native_op::attention_backward && is_narrow(operands.in[0].type))
+    bytes = 4 * operands.in[4].size();
+  return static_cast<std::size_t>(bytes);
+}
+
+}  // namespace weft
