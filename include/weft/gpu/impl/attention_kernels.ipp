@@ -71,8 +71,7 @@ WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, 
 WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_forward(const native_operands& o,
                                                             const group_limits& limits) {
   const int depth = depth_of(o);
-  if (limits.warpgroups && depth == 64) return {depth, 1, 64, 64, 256, true};
-  if (limits.warpgroups && depth == 128) return {depth, 1, 64, 64, 128, true};
+  if (limits.warpgroups && depth % 64 == 0) return {depth, 1, 64, 64, 128, true};
   return {depth, depth <= 64 && o.in[0].extents[1] > 64 ? 2 : 1, 64, 64};
 }
 WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_queries(const native_operands& o,
@@ -84,7 +83,7 @@ WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_queries(const native_operand
 WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_keys(const native_operands& o,
                                                          const group_limits& limits) {
   const int depth = depth_of(o);
-  if (limits.warpgroups && depth % 64 == 0) return {depth, 1, 64, 64, 128, true};
+  if (limits.warpgroups && depth % 64 == 0) return {depth, 1, 64, depth == 64 ? 32 : 64, 128, true};
   return {depth, 1, depth <= 64 ? 64 : 32, 32};
 }
 
