@@ -82,9 +82,8 @@ struct kernel_call {
 
 /// How devices with groups of work items fold columns: blocks of rows are folded side by side, and then their
 /// partial results, of 8 bytes each, in an order that is fixed for this number of blocks. It depends on sizes
-/// only, so that results are the same on every device. A block has every `blocks`-th row: those that are read
-/// at the same time are next to each other. Where rows are folded, too, a group computes a block, row by row;
-/// otherwise an item computes a column of a block, or a few of them.
+/// only, so that results are the same on every device. Where rows are folded, too, a group computes a block,
+/// row by row; otherwise an item computes a column of a block, or a few of them.
 struct column_blocks {
   static constexpr index_t wanted_items = index_t{1} << 20, least_rows = 32, most_groups = 2048,
                            rows_of_group = 8, most_scratch = index_t{1} << 27;

@@ -96,9 +96,10 @@ WEFT_DEFINE void text_writer::write_head() {
     });
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
+    const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
+    line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
     line("_Pragma(\"unroll " + std::to_string(form_.width > 1 ? 4 : 8) + "\")");  // rows on their way
-    line(std::string("for (") + position() + " f = block; f < " + as_position("P.folded_rows") +
-         "; f += " + as_position("P.blocks") + ") {");
+    line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
     write_offsets("f", kept(), form_.order - 1);
@@ -156,7 +157,7 @@ WEFT_DEFINE void text_writer::declare_row() {
 }
 
 WEFT_DEFINE void text_writer::write_block_of_rows() {
-  const std::string blocks = as_position("P.blocks");
+  const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
   line(std::string("for (") + position() + " block = GROUP_ID; block < " + blocks + "; block += GROUPS) {");
   if (in_registers())
     for_each_column_fold(
@@ -169,8 +170,9 @@ WEFT_DEFINE void text_writer::write_block_of_rows() {
   });
   if (form_.width > 1) line("}");
   end_row_loop();
-  line(std::string("for (") + position() + " row = block; row < " + as_position("P.folded_rows") +
-       "; row += " + blocks + ") {");
+  line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
+  line(std::string("for (") + position() + " row = " + rows + " * block / " + blocks +
+       "; row < end; ++row) {");
 }
 
 WEFT_DEFINE void text_writer::write_partial_results() {

@@ -52,8 +52,10 @@ WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
   const kernel_args& args = call.args;
   index_t items = 1;
   for (int d = 0; d < args.order; ++d) items *= args.extent[d];
-  if (call.column_folds > 0)
-    items = std::max(items, args.rows() * args.row_size() * column_blocks(call).blocks);
+  if (call.column_folds > 0) {
+    const index_t blocks = column_blocks(call).blocks;
+    items = std::max({items, args.folded_rows() * (blocks + 1), args.rows() * args.row_size() * blocks});
+  }
   for (int a = 0; a < args.arguments; ++a) {
     index_t reach = 0;
     for (int d = 0; d < args.order; ++d)
