@@ -27,7 +27,8 @@ inline constexpr const char* warpgroup_capability = "90";
 ///
 /// `sum`, an array [N][4], and `a` in registers are the warp's part, in fragments as those of
 /// tensor_core_words.hpp. In shared memory, a and b are part_of_tile(address of the first row and feature,
-/// bytes from eight rows to the next eight).
+/// bytes from eight rows to the next eight). An `a` in registers must be made anew for each product: ptxas
+/// 13.0 gives the registers of one that a loop only reads to other values after the first product.
 [[gnu::cold]] std::string warpgroup_words(dtype type);
 
 }  // namespace weft::gpu
