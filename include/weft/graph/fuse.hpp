@@ -215,9 +215,11 @@ class fuser {
       const int fold = result_.groups[c].nodes.back();
       if (is_read[fold] || !folds_all_rows(g_, g_[fold])) continue;
       int into = none;
-      for (int r = 0; r < groups && (into == none || !computes_operand(into, c)); ++r)
-        if (!ends_in_columns[r] && can_take(r, levels[r], c) && (into == none || computes_operand(r, c)))
-          into = r;
+      for (int r = 0; r < groups; ++r) {
+        if (ends_in_columns[r] || !can_take(r, levels[r], c)) continue;
+        if (into == none || computes_operand(r, c)) into = r;
+        if (computes_operand(r, c)) break;
+      }
       if (into != none) merge(into, c);
     }
   }
@@ -233,16 +235,17 @@ class fuser {
     if (!rows.folds_rows)
       for (int m : rows.nodes)
         if (g_[m].op->kind != op::op_kind::reduce && !(g_[m].result.extents == rows.space)) return false;
-    bool shares = computes_operand(r, c);
+    bool shares = false;
     for (int m : columns.nodes)
       for (int k = 0; k < g_[m].operands; ++k) {
         const int o = g_[m].operand[k];
         if (g_[o].op->kind == op::op_kind::constant || result_.group_of[o] == c) continue;
         if (result_.group_of[o] != r && level_[o] >= level) return false;
-        shares = shares || reads(rows, o);
+        shares = shares || result_.group_of[o] == r || reads(rows, o);
       }
     return shares;
   }
+  /// Whether group `r` computes an operand of group `c`.
   constexpr bool computes_operand(int r, int c) const {
     for (int m : result_.groups[c].nodes)
       for (int k = 0; k < g_[m].operands; ++k)

@@ -165,13 +165,17 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
 }
 
 TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
-  const auto fused = [](auto build) {
+  const auto fused = [](auto build, int others = 0) {  // values that kernels store beside the outputs
     compute_graph g;
     const value x = g.leaf(row_of(8), leaf_role::untracked), y = g.leaf(row_of(8), leaf_role::untracked);
     for (const value& v : build(g, x, y)) g.outputs.push_back(v.id);
     const graph::fusion f = graph::fuse(g);
     CHECK_FALSE(graph::verify_fusion(g, f));
-    CHECK_FALSE(lower::verify_plan(lower::make_plan(g)));
+    const lower::plan p = lower::make_plan(g);
+    CHECK_FALSE(lower::verify_plan(p));
+    int stored = 0;
+    for (const lower::step_entry& s : p.steps) stored += s.kind == lower::step_kind::kernel ? s.outputs : 0;
+    CHECK(stored == g.outputs.size() + others);
     return f;
   };
   // A gradient and that of a bias: the gradient that is rounded is not stored otherwise.
@@ -200,9 +204,10 @@ TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
   REQUIRE(of_rows.groups.size() == 2);
   CHECK_FALSE(of_rows.groups[0].folds_columns);
   // Not sums that another kernel reads.
-  CHECK(fused([](compute_graph&, const value& x, const value&) {
-          return std::vector{exp(x), exp(sum_dims(x, 0, 1))};
-        }).groups.size() == 3);
+  CHECK(fused([](compute_graph&, const value& x,
+                 const value&) { return std::vector{exp(x), exp(sum_dims(x, 0, 1))}; },
+              1)
+            .groups.size() == 3);
 }
 
 TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the rest") {
