@@ -108,8 +108,8 @@ constexpr long sum_of_counts(std::initializer_list<long> counts) {
 template <class E>
 void refuse_assignment() {
   static_assert(unsupported<E>,
-                "weft: nothing is assigned to a part of a tensor: choose by position, "
-                "update(t, where(c, y, t))");
+                "weft: nothing can be assigned to an expression, not even to a part of a tensor: "
+                "update(t[i], e), update(slice<1>(t, 2, 5), e)");
 }
 
 template <class E>

@@ -15,7 +15,8 @@ struct select_law {
 };
 
 /// The elements at index v1 of dim v0, which is removed.
-struct select : composed<1> {
+struct select : rule<1> {
+  static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "select";
   template <bool Holds, class... Extents>
   using law = select_law<Holds, Extents...>;

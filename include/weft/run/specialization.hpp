@@ -128,6 +128,9 @@ class specialization {
     return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel && arena_bytes() == 0;
   }
 
+  /// Of a program that only copies a view of a leaf: the elements of the view, in the leaf's memory.
+  strided copied_view(void* leaf) const;
+
   /// Executes the steps.
   void run(const frame& f);
 

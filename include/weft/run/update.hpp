@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Updates in place: expressions computed into the memory of tensors, which they may read.
 //
+//   update(w, w - g * 0.1f);
+//   update(slice<1>(x, 2, 5), y * 2);        // x[:, 2:5] = y * 2
 //   update(c, {p.state(), m.state()}, bundled(p - m * 0.1f, m * 0.9f));
 //
 // All values of a bundle are computed from the old elements, whatever the order in which they are stored.
 #pragma once
 
 #include <weft/run/eval.hpp>
+#include <weft/tensor/create.hpp>
 
 namespace weft {
 
@@ -19,6 +22,45 @@ namespace detail {
 
 [[gnu::cold]] void check_target(const tensor_state& target, std::size_t number, const shape& extents,
                                 dtype type);
+
+/// Whether a program copies a view of a tensor whose elements are all different ones.
+constexpr bool copies_distinct_elements(const plan_view& p) {
+  if (p.leaves != 1 || p.steps.size() != 1 || !p.steps[0].is_copy) return false;
+  for (auto id = static_cast<std::size_t>(p.operands[0]);; id = static_cast<std::size_t>(p.values[id].source)) {
+    const lower::value_entry& v = p.values[id];
+    if (v.where != storage::view) return v.where == storage::leaf;
+    if (v.view == view_kind::expand || v.view == view_kind::windows) return false;
+  }
+}
+
+/// Whether values of shape `from` can be assigned to elements of shape `to`: NumPy's broadcasting, of extents
+/// that are 1 in the type.
+constexpr bool can_be_assigned(const shape& from, const shape& to) {
+  for (int i = 0; i < from.order; ++i) {
+    const index_t a = from.from_right(i), b = to.from_right(i);
+    if (a != 1 && (i >= to.order || (a >= 0 && b >= 0 && a != b))) return false;
+  }
+  return true;
+}
+
+/// Copies `value` to the elements of the view of a tensor that `p` copies. `type`: the value's shape in its
+/// type.
+void assign(context& c, const executable& p, const operands& o, const tensor_state& value, const shape& type);
+
+template <expression View, expression E, class Context>
+void assign(const View& view, const E& e, Context& c) {
+  using type = typename View::value_type;
+  static_assert(std::is_same_v<typename E::value_type, type>,
+                "weft: update: the value has another element type than the tensor: cast it");
+  static_assert(can_be_assigned(E::static_shape, View::static_shape),
+                "weft: update: the value does not broadcast to the shape of the target");
+  constexpr executable program = executable_of<value_program<View>>;
+  static_assert(copies_distinct_elements(program.plan),
+                "weft: update: the target must be a tensor, or a view of one in which no element occurs twice: "
+                "x[i], slice, select, transpose, permute, flip, chunk, or a reshape that needs no copy");
+  if constexpr (std::is_same_v<typename E::value_type, type>)
+    assign(c, program, operands_of(view, false), *eval(e, c).state(), E::static_shape);
+}
 }  // namespace detail
 
 /// Sets `targets` to the outputs of `p`, whose kernel may be left to `together`. If it throws, they are
@@ -50,6 +92,28 @@ void update(const tensor<T, Extents, Tracked>& target, const E& e, context& c = 
   static_assert(std::is_same_v<typename E::value_type, T>,
                 "weft: update: the value has another element type than the tensor: cast it");
   if constexpr (std::is_same_v<typename E::value_type, T>) update(c, {target.state()}, e);
+}
+
+/// The same for some of the elements of a tensor, which a view of it names: x[i], slice, select, transpose,
+/// permute, flip, chunk, or a reshape of neighbouring elements. The value broadcasts to the shape of the view,
+/// and is computed, from the old elements, before any of them changes. Throws shape_error if it does not fit,
+/// and what evaluating the view would throw.
+///   update(x[3], ones_like(v));               // x[3] = 1
+///   update(slice<1>(x, 2, 5), y * 2);         // x[:, 2:5] = y * 2
+template <expression View, expression E, std::derived_from<context> Context = context>
+  requires(!detail::is_leaf<View>)
+void update(const View& view, const E& e, Context& c = default_context()) {
+  runtime::detail::assign(view, e, c);
+}
+
+/// Sets all elements of a tensor, or of a view of one, to a number: update(x[3], 0).
+template <expression Target, class Number>
+  requires std::is_arithmetic_v<Number>
+void update(const Target& target, Number number, context& c = default_context()) {
+  using type = typename Target::value_type;
+  static_assert(is_floating(dtype_of<type>) || std::is_integral_v<Number>,
+                "weft: update: a tensor of integers cannot take a fraction: cast it");
+  runtime::detail::assign(target, full<type>(extents<>{}, static_cast<type>(number), c.where()), c);
 }
 
 namespace detail {

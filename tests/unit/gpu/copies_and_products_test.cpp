@@ -11,6 +11,7 @@
 
 #include <weft/base/philox.hpp>
 #include <weft/gpu/products.hpp>
+#include <weft/weft.hpp>
 
 #include "../../gpu/device_memory.hpp"
 
@@ -97,6 +98,10 @@ const std::vector<a_copy>& all_copies() {
       {{2, {0, 8}}, {8, 1}, {8, 1}},
       {{6, {2, 3, 2, 3, 2, 4}}, {1, 2, 6, 12, 36, 72}, {144, 48, 24, 8, 4, 1}},
       {{4, {1, 7, 1, 32}}, {5, 64, 9, 2}, {5, 32, 9, 1}},  // every other element
+      {{2, {30, 8}}, {8, 1}, {24, 3}, 0, 5},               // to every third element
+      {{2, {30, 8}}, {8, 1}, {-24, -3}, 1, 717},           // and from the last one
+      {{2, {40, 64}}, {0, 0}, {100, 1}, 3, 6},             // one element to all of a slice
+      {{3, {3, 4, 5}}, {4, 1, 0}, {1, -15, 3}, 0, 45},     // repeated along rows
   };
   return all;
 }
@@ -200,6 +205,30 @@ class limited_groups : public gpu::opencl_backend {
 #endif
 
 }  // namespace
+
+TEST_CASE("update of views, with values that broadcast") {
+  const device* const d = tested_device();
+  if (!d) return;
+  context c(*d);
+  const auto x = generate<float>(extents<dyn, 4, 5>{3}, [](index_t i) { return i; }, *d);
+  std::vector<float> expected = x.to_vector();
+  const auto set = [&](index_t i, index_t j, index_t k, float value) {
+    expected[static_cast<std::size_t>((i * 4 + j) * 5 + k)] = value;
+  };
+  update(x[1], x[1] * 2, c);
+  for (index_t j = 0; j < 4; ++j)
+    for (index_t k = 0; k < 5; ++k) set(1, j, k, static_cast<float>(2 * (20 + j * 5 + k)));
+  CHECK(x.to_vector() == expected);
+  update(flip<1>(slice<2, 0, 5, 2>(x)), from(extents<4, 1>{}, {-1.0f, -2.0f, -3.0f, -4.0f}, *d), c);
+  for (index_t i = 0; i < 3; ++i)
+    for (index_t j = 0; j < 4; ++j)
+      for (index_t k = 0; k < 5; k += 2) set(i, j, k, static_cast<float>(j - 4));
+  CHECK(x.to_vector() == expected);
+  update(select<1>(x, 3), 0.5, c);
+  for (index_t i = 0; i < 3; ++i)
+    for (index_t k = 0; k < 5; ++k) set(i, 3, k, 0.5f);
+  CHECK(x.to_vector() == expected);
+}
 
 TEST_CASE("copies of every element size: lines, slices, turned, repeated, reversed, from any address on") {
   for (const a_copy& c : all_copies()) {

@@ -217,6 +217,13 @@ WEFT_DEFINE strided specialization::tensor_of(int id) const {
   return s;
 }
 
+WEFT_DEFINE strided specialization::copied_view(void* leaf) const {
+  const int id = operands_of(*steps_[0].entry).front();
+  strided s = tensor_of(id);
+  s.pointer = static_cast<char*>(leaf) + source_of(id).bytes;
+  return s;
+}
+
 WEFT_DEFINE void specialization::read_where_copied(int i) {
   const int id = plan_.operands[static_cast<std::size_t>(i)], copied = copied_[lower::base_of(plan_, id)];
   const merged_operand m = merge_operand(layout_of(id), layout_of(copied));

@@ -29,6 +29,31 @@ WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, co
                        name_of(type)});
 }
 
+WEFT_DEFINE void assign(context& c, const executable& p, const operands& o, const tensor_state& value,
+                        const shape& type) {
+  tensor_state& target = *o.leaves[0];
+  weft::detail::require_own_memory(target);
+  if (!(target.where == c.where())) refuse_device(0, target, c.where());
+  const specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
+  const strided to = i.copied_view(target.memory.data());
+  strided from;
+  from.type = value.type;
+  from.pointer = value.memory.data();
+  from.extents = to.extents;
+  index_t elements = 1;
+  for (int k = 0; k < std::max(to.extents.order, value.extents.order); ++k) {
+    const index_t extent = value.extents.from_right(k);
+    const bool is_repeated = type.from_right(k) == 1;
+    if (!is_repeated && extent != to.extents.from_right(k))
+      refuse<shape_error>({"weft: update: a value of shape ", value.extents,
+                           " does not broadcast to the target's shape ", to.extents});
+    if (k < to.extents.order) from.stride[to.extents.order - 1 - k] = is_repeated ? 0 : elements;
+    elements *= extent;
+  }
+  if (to.extents.size() > 0) c.engine().copy(from, to);
+  ++target.version();
+}
+
 }  // namespace detail
 
 WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
