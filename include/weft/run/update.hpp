@@ -26,7 +26,8 @@ namespace detail {
 /// Whether a program copies a view of a tensor whose elements are all different ones.
 constexpr bool copies_distinct_elements(const plan_view& p) {
   if (p.leaves != 1 || p.steps.size() != 1 || !p.steps[0].is_copy) return false;
-  for (auto id = static_cast<std::size_t>(p.operands[0]);; id = static_cast<std::size_t>(p.values[id].source)) {
+  for (auto id = static_cast<std::size_t>(p.operands[0]);;
+       id = static_cast<std::size_t>(p.values[id].source)) {
     const lower::value_entry& v = p.values[id];
     if (v.where != storage::view) return v.where == storage::leaf;
     if (v.view == view_kind::expand || v.view == view_kind::windows) return false;
@@ -55,9 +56,10 @@ void assign(const View& view, const E& e, Context& c) {
   static_assert(can_be_assigned(E::static_shape, View::static_shape),
                 "weft: update: the value does not broadcast to the shape of the target");
   constexpr executable program = executable_of<value_program<View>>;
-  static_assert(copies_distinct_elements(program.plan),
-                "weft: update: the target must be a tensor, or a view of one in which no element occurs twice: "
-                "x[i], slice, select, transpose, permute, flip, chunk, or a reshape that needs no copy");
+  static_assert(
+      copies_distinct_elements(program.plan),
+      "weft: update: the target must be a tensor, or a view of one in which no element occurs twice: "
+      "x[i], slice, select, transpose, permute, flip, chunk, or a reshape that needs no copy");
   if constexpr (std::is_same_v<typename E::value_type, type>)
     assign(c, program, operands_of(view, false), *eval(e, c).state(), E::static_shape);
 }
@@ -95,9 +97,9 @@ void update(const tensor<T, Extents, Tracked>& target, const E& e, context& c = 
 }
 
 /// The same for some of the elements of a tensor, which a view of it names: x[i], slice, select, transpose,
-/// permute, flip, chunk, or a reshape of neighbouring elements. The value broadcasts to the shape of the view,
-/// and is computed, from the old elements, before any of them changes. Throws shape_error if it does not fit,
-/// and what evaluating the view would throw.
+/// permute, flip, chunk, or a reshape of neighbouring elements. The value broadcasts to the shape of the
+/// view, and is computed, from the old elements, before any of them changes. Throws shape_error if it does
+/// not fit, and what evaluating the view would throw.
 ///   update(x[3], ones_like(v));               // x[3] = 1
 ///   update(slice<1>(x, 2, 5), y * 2);         // x[:, 2:5] = y * 2
 template <expression View, expression E, std::derived_from<context> Context = context>

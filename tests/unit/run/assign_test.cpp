@@ -41,8 +41,7 @@ void set(oracle::array& a, index_t k, const oracle::array& values, index_t at) {
 template <element T, class Extents, class F>
 void check(const Extents& extents, F view) {
   auto x = generate<T>(extents, [](index_t i) { return static_cast<T>(static_cast<float>(i % 11)); });
-  const auto places =
-      oracle::value(view(generate<std::int64_t>(extents, [](index_t i) { return i; })));
+  const auto places = oracle::value(view(generate<std::int64_t>(extents, [](index_t i) { return i; })));
   oracle::array expected = oracle::read(x);
   const auto expect = [&](const oracle::array& values) {
     for (index_t k = 0; k < places.size(); ++k)
