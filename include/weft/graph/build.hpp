@@ -256,7 +256,7 @@ constexpr value merge_leading(value v, int order) {
 }
 
 constexpr value expand_batch(value v, value other) {
-  const shape &a = v.extents(), &b = other.extents();
+  const shape a = v.extents(), b = other.extents();
   shape to;
   to.order = a.order > b.order ? a.order : b.order;
   for (int i = 0; i < to.order; ++i) {

@@ -113,8 +113,9 @@ struct value : graph_value_base {
 
   constexpr const node& get() const;
   constexpr dtype type() const { return get().result.type; }
-  constexpr const shape& extents() const { return get().result.extents; }
-  constexpr const attributes& attribute_values() const { return get().at; }
+  // By value: references to nodes are valid until the graph grows, as an operand beside this one may make it.
+  constexpr shape extents() const { return get().result.extents; }
+  constexpr attributes attribute_values() const { return get().at; }
   constexpr index_t attribute(int i) const { return get().at[i]; }
 };
 

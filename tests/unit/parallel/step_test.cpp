@@ -131,8 +131,8 @@ TEST_CASE("zero_grad of a run drops what was not reduced: after a failure, and o
         const auto loss = [&](const net& m) {
           return cross_entropy(m(batch_of(0, where, 0)), batch_of(0, where, 1));
         };
+        bool fails = true;  // as long as the hook
         if (before == 1) {
-          bool fails = true;
           model.last.weight.on_gradient([&](const auto&) {
             if (fails) throw std::runtime_error("a hook");
           });
