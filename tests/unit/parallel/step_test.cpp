@@ -226,3 +226,24 @@ TEST_CASE("step(m, loss): what is wrong is said, and nothing has changed") {
   CHECK(called == 0);
   CHECK(elements_of(run.full()) == before);
 }
+
+TEST_CASE("a loop by hand: ranks draw different numbers, those of one rank are not affected") {
+  constexpr int ranks_of = 3;
+  std::vector<std::vector<float>> drawn(ranks_of * 3), alone(3);
+  const auto draw = [](communicator& ranks, auto& to) {
+    const device where = one_thread();
+    net model = net::create(where);
+    sgd optimizer;
+    auto run = bind<policy<strategy::data_parallel>>(model, optimizer, ranks);
+    const auto x = ones<float>(extents<40>{}, where);
+    for (const int way : {0, 1, 2}) {  // as bound; a step that is named; another one
+      if (way > 0) run.begin_step(static_cast<std::uint64_t>(way));
+      to[static_cast<std::size_t>(ranks.rank() * 3 + way)] = eval(dropout(x, 0.5f), run).to_vector();
+    }
+  };
+  run_ranks(ranks_of, [&](communicator& ranks) { draw(ranks, drawn); });
+  run_ranks(1, [&](communicator& ranks) { draw(ranks, alone); });
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) CHECK(drawn[i] != drawn[j]);
+  for (std::size_t i = 0; i < alone.size(); ++i) CHECK(drawn[i] == alone[i]);
+}

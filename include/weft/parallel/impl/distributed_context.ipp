@@ -110,6 +110,8 @@ WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const
   parallel_->groups().set_step(0);
   local_ = parallel_->local();
   compared_ = parallel_->local_of_all_ranks();
+  const random_state now = randomness();
+  if (now.step == 0 && now.programs == 0 && part_of(micro_batch(0, 1)) != 0) begin_step(0);
 }
 
 WEFT_DEFINE void distributed_context::check(const step_options& o) {
