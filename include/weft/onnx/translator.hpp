@@ -179,6 +179,8 @@ class translator {
   std::string checked_index(const node& n);
   [[noreturn]] void refuse_op(const node& n, const char* why) const;
   [[noreturn]] void refuse_random(const node& n) const;
+  /// Whether an operand is the number 0.
+  bool is_zero(const node& n, int k) const;
 
   operator_graph& to_;
   const graph::compute_graph& g_;

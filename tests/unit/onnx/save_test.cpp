@@ -185,6 +185,37 @@ TEST_CASE("save_onnx: convolution, batch norm and pooling are operators with the
   CHECK(g.outputs[0].dims == strings{"x_0", "4", "4", "5"});
 }
 
+namespace {
+struct drops {
+  linear<4, 4> in;
+  dropout_layer drop{0.5f};
+  auto operator()(expression auto x) const { return drop(in(drop(x))); }
+};
+struct drops_states {
+  lstm<4, 5> states;
+  dropout_layer drop{0.5f};
+  auto operator()(expression auto x) const { return drop(states(x)); }
+};
+}  // namespace
+
+TEST_CASE("save_onnx: dropout is nothing after set_training(model, false)") {
+  const auto check = [](auto model, const auto& x, const char* op) {
+    const onnx_options named{.inputs = {{"x", x}}, .tensors = state_dict(model)};
+    CHECK_THROWS_WITH_AS(save_onnx(path, model(x), named), doctest::Contains("set_training(model, false)"),
+                         value_error);
+    set_training(model, false);
+    const auto g = exported(model(x), named);
+    CHECK(g.count(op) == 1);
+    CHECK(g.count("Where") == 0);
+  };
+  check(drops{}, zeros<float>(extents<dyn, 4>{2}), "MatMul");
+  check(drops_states{}, zeros<float>(extents<dyn, dyn, 4>{3, 2}), "Scan");
+  const auto narrow = zeros<bfloat16>(extents<dyn>{2});
+  CHECK(exported(dropout(narrow, 0), {.inputs = {{"x", narrow}}}).outputs[0].dims == strings{"x_0"});
+  const auto whole = zeros<std::int32_t>(extents<dyn>{2});
+  CHECK(exported(dropout(whole, 0), {.inputs = {{"x", whole}}}).count("Cast") == 1);
+}
+
 TEST_CASE("save_onnx: a recurrence is one Scan, for any length") {
   const lstm<3, 5> layer;
   const auto x = zeros<float>(extents<dyn, dyn, 3>{4, 2});

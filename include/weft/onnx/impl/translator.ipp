@@ -181,6 +181,12 @@ WEFT_DEFINE void translator::refuse_op(const node& n, const char* why) const {
   refuse<value_error>({"weft: onnx: op ", n.op->name, " cannot be exported: ", why});
 }
 
+WEFT_DEFINE bool translator::is_zero(const node& n, int k) const {
+  const node& from = g_[n.operand[k]];
+  return from.op->number == detail::number_of<op::argument> &&
+         operands_.numbers[static_cast<std::size_t>(from.at[0])].as<double>() == 0;
+}
+
 WEFT_DEFINE void translator::refuse_random(const node& n) const {
   refuse_op(n, "its numbers are random; layers have no dropout after set_training(model, false)");
 }
@@ -395,6 +401,8 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return ordered(n, 0);
     case detail::number_of<op::dropout>:
+      if (!is_zero(n, 1)) refuse_random(n);  // not after set_training(model, false)
+      return operand_as(n, 0, n.result.type);
     case detail::number_of<op::bernoulli>: refuse_random(n);
     default:
       return rounded(to_.apply(detail::find_operator(detail::floating_operators, n.op->number), operands(n)),
