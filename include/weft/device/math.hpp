@@ -364,13 +364,42 @@ WEFT_INLINE V floor(V x) {
   }
 }
 
-/// std::pow per lane.
+namespace detail {
+/// Replaces x by its power y, within 2 ulp, if y is an exponent that takes a few instructions.
+template <class V>
+WEFT_INLINE bool small_power(V& x, lane<V> y) {
+  using T = lane<V>;
+  const V one = splat<V>(T(1));
+  if (y == T(0.5) || y == T(-0.5)) {  // of -0 and -infinity as std::pow, not as sqrt
+    const V infinity = splat<V>(std::numeric_limits<T>::infinity());
+    x = select(equal(x, -infinity), infinity, math::sqrt(static_cast<V>(x + T(0))));
+    if (y < 0) x = static_cast<V>(one / x);
+    return true;
+  }
+  if (!(y >= -2 && y <= 3 && y == static_cast<T>(static_cast<int>(y)))) return false;
+  if (y < 0) x = static_cast<V>(one / x);
+  if (y == 0) x = one;
+  else if (y == 3) x = multiply(multiply(x, x), x);
+  else if (y == 2 || y == -2) x = multiply(x, x);
+  return true;
+}
+}  // namespace detail
+
+/// x to the power y per lane: within 2 ulp for the exponents -2 to 3 that are whole, 1/2 and -1/2, otherwise
+/// std::pow. Each lane depends on its own exponent alone; vectors with one exponent are fast.
 template <class V>
 WEFT_INLINE V pow(V x, V y) {
-  if constexpr (lane_count<V> == 1) x = static_cast<V>(std::pow(x, y));
-  else
-    for (int i = 0; i < lane_count<V>; ++i) x[i] = static_cast<lane<V>>(std::pow(x[i], y[i]));
-  return simd::detail::of_unknown_origin(x);  // so that compilers do not rewrite squares as products
+  const auto one_lane = [](auto e, auto exponent) {
+    if (!detail::small_power(e, exponent)) e = static_cast<decltype(e)>(std::pow(e, exponent));
+    return e;
+  };
+  if constexpr (lane_count<V> == 1) x = one_lane(x, y);
+  else {
+    const V first = splat<V>(y[0]);
+    if (__builtin_memcmp(&y, &first, sizeof(V)) != 0 || !detail::small_power(x, static_cast<lane<V>>(y[0])))
+      for (int i = 0; i < lane_count<V>; ++i) x[i] = one_lane(static_cast<lane<V>>(x[i]), static_cast<lane<V>>(y[i]));
+  }
+  return simd::detail::of_unknown_origin(x);  // so that compilers do not rewrite other squares as products
 }
 
 }  // namespace WEFT_ISA

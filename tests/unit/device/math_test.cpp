@@ -96,6 +96,39 @@ TEST_CASE("elementary functions: ulps over floats of all sizes and both signs") 
   CHECK(worst_ulp([](auto x) { return math::round(x); }, [](double x) { return std::nearbyint(x); }) == 0);
 }
 
+TEST_CASE("pow: exponents of a few instructions, in vectors of one exponent and of several") {
+  constexpr int lanes = simd::lane_count<vector>;
+  for (const double e : {-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, -3.0, 4.0, 1.5, 2.5, 0.25}) {
+    CAPTURE(e);
+    const auto exact = [e](double x) { return std::pow(x, e); };
+    const auto uniform = [e](auto x) {
+      return math::pow(x, simd::splat<decltype(x)>(static_cast<float>(e)));
+    };
+    CHECK(worst_ulp(uniform, exact) <= 2);
+    const auto mixed = [e](auto x) {  // of one lane another exponent
+      auto y = simd::splat<decltype(x)>(static_cast<float>(e));
+      if constexpr (simd::lane_count<decltype(x)> > 1) y[1] = 7;
+      return math::pow(x, y);
+    };
+    for (std::uint64_t bits = 0; bits < 0x1'0000'0000; bits += std::uint64_t{lanes} * 9973) {
+      vector x;
+      for (int l = 0; l < lanes; ++l)
+        x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(bits + std::uint64_t(l) * 9973));
+      const vector a = uniform(x), b = mixed(x);
+      for (int l = 0; l < lanes; ++l)
+        if (l != 1 && std::bit_cast<std::uint32_t>(float(a[l])) != std::bit_cast<std::uint32_t>(float(b[l])) && a[l] == a[l])
+          FAIL_CHECK(x[l] << ": " << a[l] << " alone, " << b[l] << " beside another exponent");
+    }
+    for (const float x : {0.0f, -0.0f, HUGE_VALF, -HUGE_VALF, NAN, 1e-40f, -1e-40f, -1.0f}) {
+      const float y = uniform(x), wanted = static_cast<float>(std::pow(double(x), e));
+      CAPTURE(x);
+      CHECK(std::isnan(y) == std::isnan(wanted));
+      if (!std::isnan(wanted)) CHECK(std::signbit(y) == std::signbit(wanted));
+      CHECK(ulps(y, exact(double(x))) <= 2);
+    }
+  }
+}
+
 TEST_CASE("elementary functions: ulps over every float of one sign" *
           doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
   constexpr std::uint64_t negative = 0x8000'0000, end = 0x1'0000'0000;
