@@ -38,10 +38,11 @@ int main() {
 
   section("assign");
   // [assign]
-  // t[:, 1:3] = 0: choose by position.
-  auto position = arange<std::int64_t>(4);
-  auto inside = logical_and(position >= first, position < last);
-  std::cout << eval(where(inside, 0.0f, t)) << '\n';
+  auto part = clone(t);
+  update(slice<1>(part, first, last), 0);             // part[:, 1:3] = 0
+  update(part[0], part[1] * 10);                      // part[0] = part[1] * 10
+  std::cout << part << '\n';
+  std::cout << eval(where(t > 6, 0.0f, t)) << '\n';  // t[t > 6] = 0, as another tensor
   // [/assign]
 
   section("reductions");
@@ -82,7 +83,7 @@ int main() {
   section("f64");
   // [f64]
   variable<double, extents<2>> w(from(extents<2>{}, std::vector<double>{1.0 / 3, 2.0 / 3}));
-  auto as_double = cast<double>(x);  // no silent change of type: matmul(float, double) does not compile
+  auto as_double = cast<double>(x);  // matmul(float, double) does not compile
   tape steps;
   steps.backward(steps.eval(sum(log(w))));
   std::cout.precision(12);

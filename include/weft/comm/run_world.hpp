@@ -94,7 +94,8 @@ int run_on_threads(int count, Body& body) {
 inline int ranks_from_environment(const variable_lookup& look_up = [](const char* n) {
   return std::getenv(n);
 }) {
-  return look_up("WEFT_RANKS") ? variable_as_int(look_up, "WEFT_RANKS", 1, 1024) : 1;
+  const char* const text = look_up("WEFT_RANKS");
+  return text && *text ? variable_as_int(look_up, "WEFT_RANKS", 1, 1024) : 1;  // as without it, if it is empty
 }
 
 }  // namespace detail

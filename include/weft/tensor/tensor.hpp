@@ -75,6 +75,14 @@ class tensor : public expression_base {
                                           "steps.eval(e) on a tape, or eval(e), makes a tensor of it");
   }
 
+  /// Compile-time error: the value is tracked, and its gradient would be lost.
+  template <class E>
+    requires(!Tracked)
+  void operator=(const tensor<T, E, true>&) {
+    static_assert(detail::unsupported<E>, "weft: a tensor that is not tracked cannot take a value that is, whose "
+                                          "gradient would be lost: begin with auto h = steps.eval(h0)");
+  }
+
   /// False of a handle that refers to no tensor: every other member throws usage_error then.
   bool defined() const { return state_ != nullptr; }
   /// What handles of the same elements share.
