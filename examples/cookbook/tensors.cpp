@@ -39,8 +39,8 @@ int main() {
   section("assign");
   // [assign]
   auto part = clone(t);
-  update(slice<1>(part, first, last), 0);             // part[:, 1:3] = 0
-  update(part[0], part[1] * 10);                      // part[0] = part[1] * 10
+  update(slice<1>(part, first, last), 0);  // part[:, 1:3] = 0
+  update(part[0], part[1] * 10);           // part[0] = part[1] * 10
   std::cout << part << '\n';
   std::cout << eval(where(t > 6, 0.0f, t)) << '\n';  // t[t > 6] = 0, as another tensor
   // [/assign]

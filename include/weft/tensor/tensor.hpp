@@ -79,8 +79,9 @@ class tensor : public expression_base {
   template <class E>
     requires(!Tracked)
   void operator=(const tensor<T, E, true>&) {
-    static_assert(detail::unsupported<E>, "weft: a tensor that is not tracked cannot take a value that is, whose "
-                                          "gradient would be lost: begin with auto h = steps.eval(h0)");
+    static_assert(detail::unsupported<E>,
+                  "weft: a tensor that is not tracked cannot take a value that is, whose "
+                  "gradient would be lost: begin with auto h = steps.eval(h0)");
   }
 
   /// False of a handle that refers to no tensor: every other member throws usage_error then.
