@@ -108,7 +108,9 @@ class distributed_context : public context {
   /// As in context. Ranks draw different numbers, but for those that divide layers or stages: `batch` is
   /// micro_batch(j, m) of the j-th of m micro-batches of this rank, so that numbers do not depend on how many
   /// ranks there are. begin_step begins a step of one micro-batch on each rank, as binding does.
-  void begin_step(std::uint64_t step) { begin_micro_batch(step, static_cast<std::uint64_t>(micro_batch(0, 1))); }
+  void begin_step(std::uint64_t step) {
+    begin_micro_batch(step, static_cast<std::uint64_t>(micro_batch(0, 1)));
+  }
   void begin_micro_batch(std::uint64_t step, std::uint64_t batch) {
     context::begin_micro_batch(step, static_cast<std::uint64_t>(part_of(static_cast<index_t>(batch))));
   }

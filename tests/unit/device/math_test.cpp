@@ -116,7 +116,9 @@ TEST_CASE("pow: exponents of a few instructions, in vectors of one exponent and 
         x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(bits + std::uint64_t(l) * 9973));
       const vector a = uniform(x), b = mixed(x);
       for (int l = 0; l < lanes; ++l)
-        if (l != 1 && std::bit_cast<std::uint32_t>(float(a[l])) != std::bit_cast<std::uint32_t>(float(b[l])) && a[l] == a[l])
+        if (l != 1 &&
+            std::bit_cast<std::uint32_t>(float(a[l])) != std::bit_cast<std::uint32_t>(float(b[l])) &&
+            a[l] == a[l])
           FAIL_CHECK(x[l] << ": " << a[l] << " alone, " << b[l] << " beside another exponent");
     }
     for (const float x : {0.0f, -0.0f, HUGE_VALF, -HUGE_VALF, NAN, 1e-40f, -1e-40f, -1.0f}) {
