@@ -52,7 +52,7 @@ int main() {
   auto logits = model(x);
   //| nn.Conv2d(3, 4, 3, padding=1) | torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)) | - | - | convolution2d<3, 4, 3, conv_options{.padding = 1}> filter
   convolution2d<3, 4, 3, conv_options{.padding = 1}> filter;
-  auto q = randn<float>(extents<2, 7, 4, 8>{});   // [batch, position, head, feature]; qt: [.., head, position, ..]
+  auto q = randn<float>(extents<2, 7, 4, 8>{});   // [batch, position, head, feature], of qt [.., head, ..]
   auto mask = ones<bool>(extents<2, 1, 1, 7>{});
   //| F.scaled_dot_product_attention(qt, qt, qt, is_causal=True).transpose(1, 2) of qt = q.transpose(1, 2) | torch::scaled_dot_product_attention(qt, qt, qt, {}, 0, true).transpose(1, 2) of qt = q.transpose(1, 2) | - | - | attention<causal>(q, q, q)
   compiles(attention<causal>(q, q, q));
