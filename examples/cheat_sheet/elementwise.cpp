@@ -81,6 +81,29 @@ int main() {
   //| F.softmax(m, -1), F.log_softmax(m, 0) | torch::softmax(m, -1), torch::log_softmax(m, 0) | - | -
   expect(softmax(m), {0.0900306, 0.244728, 0.665241, 0.0900306, 0.244728, 0.665241});
   expect(log_softmax<0>(m), {-3.04859, -3.04859, -3.04859, -0.0485874, -0.0485874, -0.0485874});
+  auto h = from(extents<3>{}, std::vector<float>{0.5f, -1, 1.5f});
+  //| h.ceil(), h.trunc() | same | np.ceil(h), np.trunc(h) | h.ceil(), h.trunc()
+  expect(-floor(-h), {1, -1, 2});
+  expect(sign(h) * floor(abs(h)), {0, -1, 1});
+  //| h % b | h.remainder(b) | h % b | -
+  expect(h - floor(h / b) * b, {0.5, 1, 1.5});
+  //| a.tan(), a.sinh() | same | np.tan(a), np.sinh(a) | a.tan(), a.sinh()
+  expect(sin(a) / cos(a), {1.557408, 2.185040, -0.142547});
+  expect((exp(a) - exp(-a)) * 0.5f, {1.175201, -3.626860, 10.017875});
+  //| F.logsigmoid(a), F.prelu(a, w) | same | - | -
+  auto w = from(extents<1>{}, std::vector<float>{0.25f});
+  expect(-softplus(-a), {-0.313262, -2.126928, -0.048587});
+  expect(where(a > 0, a, w * a), {1, -0.5, 3});
+  //| F.cosine_similarity(a, b, 0) | torch::cosine_similarity(a, b, 0) | - | a.matrix().normalized().dot(b.matrix().normalized())
+  expect(sum(normalize(a) * normalize(b)), {0.308607});
+  //| a.isinf() | a.isinf() | np.isinf(a) | a.isInf()
+  expect(abs(a) == INFINITY, {0, 0, 0});
+  //| m.tril() | m.tril() | np.tril(m) | -
+  expect(where(unsqueeze<1>(arange<int>(2)) >= arange<int>(3), m, 0), {1, 0, 0, 4, 5, 0});
+  //| m.prod(1) | m.prod(1) | m.prod(1) | m.rowwise().prod()
+  expect(select<1, 2>(cumprod<1>(m)), {6, 120});
+  //| m.roll(1, 1) | m.roll(1, 1) | np.roll(m, 1, 1) | -
+  expect(concat<1>(slice<1, 2, 3>(m), slice<1, 0, 2>(m)), {3, 1, 2, 6, 4, 5});
   //| a += b | a += b | a += b | a += b
   update(a, a + b);
 
