@@ -10,7 +10,7 @@
 
 #include <weft/weft.hpp>
 
-#include "compare.hpp"
+#include "../../compare.hpp"
 
 using namespace weft;
 using namespace weft::test;
