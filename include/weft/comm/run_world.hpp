@@ -95,8 +95,8 @@ inline int ranks_from_environment(const variable_lookup& look_up = [](const char
   return std::getenv(n);
 }) {
   const char* const text = look_up("WEFT_RANKS");
-  return text && *text ? variable_as_int(look_up, "WEFT_RANKS", 1, 1024)
-                       : 1;  // as without it, if it is empty
+  if (!text || !*text) return 1;  // not set, or empty
+  return variable_as_int(look_up, "WEFT_RANKS", 1, 1024);
 }
 
 }  // namespace detail

@@ -396,9 +396,8 @@ WEFT_INLINE V pow(V x, V y) {
   if constexpr (lane_count<V> == 1) x = one_lane(x, y);
   else {
     const V first = splat<V>(y[0]);
-    if (__builtin_memcmp(&y, &first, sizeof(V)) != 0 || !detail::small_power(x, static_cast<lane<V>>(y[0])))
-      for (int i = 0; i < lane_count<V>; ++i)
-        x[i] = one_lane(static_cast<lane<V>>(x[i]), static_cast<lane<V>>(y[i]));
+    if (__builtin_memcmp(&y, &first, sizeof(V)) != 0 || !detail::small_power(x, y[0]))
+      for (int i = 0; i < lane_count<V>; ++i) x[i] = one_lane(x[i], y[i]);
   }
   return simd::detail::of_unknown_origin(x);  // so that compilers do not rewrite other squares as products
 }

@@ -217,8 +217,9 @@ class fuser {
       int into = none;
       for (int r = 0; r < groups; ++r) {
         if (ends_in_columns[r] || !can_take(r, levels[r], c)) continue;
-        if (into == none || computes_operand(r, c)) into = r;
-        if (computes_operand(r, c)) break;
+        const bool computes = computes_operand(r, c);
+        if (into == none || computes) into = r;
+        if (computes) break;
       }
       if (into != none) merge(into, c);
     }

@@ -131,6 +131,18 @@ TEST_CASE("pow: exponents of a few instructions, in vectors of one exponent and 
   }
 }
 
+TEST_CASE("pow of f64: exponents of a few instructions, vectors and single lanes alike") {
+  using doubles = simd::vec<double, vector_bytes / 8>;
+  constexpr int lanes = simd::lane_count<doubles>;
+  for (const double e : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 2.5})
+    for (double x = 1e-90; x < 1e90; x *= 1.7) {
+      const double wanted = std::pow(x, e), ulp = std::nextafter(wanted, HUGE_VAL) - wanted;
+      const doubles y = math::pow(simd::splat<doubles>(x), simd::splat<doubles>(e));
+      CHECK(std::abs(y[lanes - 1] - wanted) <= 3 * ulp);  // std::pow's own error is one of them
+      CHECK(math::pow(x, e) == y[0]);
+    }
+}
+
 TEST_CASE("elementary functions: ulps over every float of one sign" *
           doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
   constexpr std::uint64_t negative = 0x8000'0000, end = 0x1'0000'0000;

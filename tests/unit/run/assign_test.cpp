@@ -3,34 +3,20 @@
 // that holds indices.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <weft/weft.hpp>
 
 #include "../../compare.hpp"
+#include "../../throws_with.hpp"
 
 using namespace weft;
 using namespace weft::test;
 
 namespace {
 
-/// Whether `f` throws a T whose text holds all of `words`.
-template <class T, class F>
-bool throws_with(const F& f, const std::vector<std::string>& words) {
-  try {
-    f();
-  } catch (const T& e) {
-    const std::string text = e.what();
-    return std::all_of(words.begin(), words.end(),
-                       [&](const std::string& w) { return text.find(w) != std::string::npos; });
-  }
-  return false;
-}
-
-/// The elements of an array by index, of any type.
+/// Sets element `k` of `a` to element `at` of `values`.
 void set(oracle::array& a, index_t k, const oracle::array& values, index_t at) {
   const auto to = static_cast<std::size_t>(k), from = static_cast<std::size_t>(at);
   if (a.floating()) a.f[to] = values.f[from];
@@ -55,9 +41,9 @@ void check(const Extents& extents, F view) {
   expect(oracle::read(values));
 
   const auto before = view(x);
-  const auto doubled = oracle::value(before + values);
+  const auto sums = oracle::value(before + values);
   update(before, before + values);
-  expect(doubled);
+  expect(sums);
 
   const auto version = x.state()->version();
   update(view(x), 3);
@@ -65,7 +51,7 @@ void check(const Extents& extents, F view) {
   CHECK(x.state()->version() > version);
 }
 
-/// The views of section 1 of the cheat sheet and views of views, of a tensor [3, 4, 5].
+/// Views, and views of views, of a tensor [3, 4, 5].
 template <element T>
 void check_views(const auto& e) {
   check<T>(e, [](auto x) { return x[-1]; });

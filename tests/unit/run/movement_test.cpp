@@ -9,7 +9,10 @@
 
 #include <weft/weft.hpp>
 
+#include "../../throws_with.hpp"
+
 using namespace weft;
+using weft::test::throws_with;
 
 namespace {
 
@@ -25,22 +28,6 @@ auto counted(extents<E...> s) {
   return generate<float>(s, [](index_t i) { return static_cast<float>(i); });
 }
 auto counted(index_t rows, index_t columns) { return counted(extents<dyn, dyn>{rows, columns}); }
-
-/// Whether `f` throws a T whose text holds all of `words`.
-template <class T, class F>
-bool throws_with(const F& f, const std::vector<std::string>& words) {
-  try {
-    f();
-  } catch (const T& e) {
-    for (const std::string& w : words)
-      if (std::string(e.what()).find(w) == std::string::npos) {
-        MESSAGE(e.what() << " lacks " << w);
-        return false;
-      }
-    return true;
-  }
-  return false;
-}
 
 }  // namespace
 

@@ -401,7 +401,7 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return ordered(n, 0);
     case detail::number_of<op::dropout>:
-      if (!is_zero(n, 1)) refuse_random(n);  // not after set_training(model, false)
+      if (!is_zero(n, 1)) refuse_random(n);  // the rate: 0 after set_training(model, false)
       return operand_as(n, 0, n.result.type);
     case detail::number_of<op::bernoulli>: refuse_random(n);
     default:
