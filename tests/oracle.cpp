@@ -484,20 +484,26 @@ double norm_of(const line& x) {
   return std::sqrt(total);
 }
 
-// Along the last dim.
+// Along a dim.
 
-array rows(const call& c, line (*f)(const call&, const line&)) {
+array along(const call& c, index_t d, line (*f)(const call&, const line&)) {
   const dtype t = floating(c.operands[0].type);
   const array x = converted(c, c.operands[0], t);
-  require(c, x.extents.order > 0, "no dim");
+  const int which = dim(c, d, x.extents.order);
   array out = zeros(t, x.extents);
-  const index_t width = x.extents.last();
-  for (index_t first = 0; width > 0 && first < x.size(); first += width) {
-    const line y = f(c, line(x.f.begin() + first, x.f.begin() + first + width));
-    for (index_t k = 0; k < width; ++k) store(c, out, first + k, y[static_cast<std::size_t>(k)]);
+  index_t step = 1;
+  for (int k = which + 1; k < x.extents.order; ++k) step *= x.extents[k];
+  const index_t width = x.extents[which];
+  for (index_t first = 0; width > 0 && first < x.size(); ++first) {
+    if (first / step % width != 0) continue;
+    line of_dim;
+    for (index_t k = 0; k < width; ++k) of_dim.push_back(x.f[static_cast<std::size_t>(first + k * step)]);
+    const line y = f(c, of_dim);
+    for (index_t k = 0; k < width; ++k) store(c, out, first + k * step, y[static_cast<std::size_t>(k)]);
   }
   return out;
 }
+array rows(const call& c, line (*f)(const call&, const line&)) { return along(c, -1, f); }
 line normalized(const call&, const line& x) {
   line y = x;
   const double norm = norm_of(x);
@@ -1347,9 +1353,9 @@ constexpr definition definitions[] = {
     {"amin", [](const call& c) { return extremum(c, true); }},
     {"logsumexp", [](const call& c) { return reduced(c, floating(c.operands[0].type), log_of_sum); }},
     {"vector_norm", [](const call& c) { return reduced(c, floating(c.operands[0].type), norm_of); }},
-    {"normalize", [](const call& c) { return rows(c, normalized); }},
-    {"softmax", [](const call& c) { return rows(c, softmax); }},
-    {"log_softmax", [](const call& c) { return rows(c, log_softmax); }},
+    {"normalize", [](const call& c) { return along(c, c.at[0], normalized); }},
+    {"softmax", [](const call& c) { return along(c, c.at[0], softmax); }},
+    {"log_softmax", [](const call& c) { return along(c, c.at[0], log_softmax); }},
     {"standardize", [](const call& c) { return rows(c, standardized); }},
     {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
     {"group_standardize", group_standardized},

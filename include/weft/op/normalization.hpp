@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Softmax and normalisation along a dim: formulas, each of which becomes one row kernel.
+// Softmax and normalisation along a dim: formulas; along the last dim each becomes one row kernel.
 //
 //   auto y = layer_norm(x, weight, bias);                       // epsilon 1e-5
 //   auto z = layer_norm<per_million<1>>(x, weight, bias);       // epsilon 1e-6
@@ -16,50 +16,53 @@
 
 namespace weft::op {
 
-/// Base of row functions: the operands broadcast to the shape of the first; integers become f32.
-template <int Arity>
-struct same_shape : composed<Arity> {
+/// Base of formulas of rows, which keep the shape; integers become f32.
+struct of_rows : composed<1> {
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
-    inferred result = broadcast_all(dims, operands, Arity);
-    result.holds = result.holds && operands[0].extents.order > 0 &&
-                   result.value.extents.order == operands[0].extents.order;
-    result.value.type = floating(result.value.type);
-    return result;
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    return {s.order > 0, {floating(operands[0].type), s}};
   }
 };
 
-/// exp(x) / sum(exp(x)) over the last dim.
-struct softmax : same_shape<1> {
+/// Base of formulas along a dim, v0.
+struct along_dim : composed<1> {
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    return {0 <= at[0] && at[0] < s.order, {floating(operands[0].type), s}};
+  }
+};
+
+/// exp(x) / sum(exp(x)) along dim v0.
+struct softmax : along_dim {
   static constexpr auto name = "softmax";
-  static constexpr auto value(auto x) {
-    const int order = x.extents().order;
-    const auto e = weft::exp(x - max_dims(x, order - 1, order));
-    return e / sum_dims(e, order - 1, order);
+  static constexpr auto value(const attributes& at, auto x) {
+    const auto e = weft::exp(x - max_dims(x, at[0], at[0] + 1));
+    return e / sum_dims(e, at[0], at[0] + 1);
   }
-  static constexpr auto vjp(auto g, auto y, auto x) {
-    const int order = x.extents().order;
-    return y * (g - sum_dims(g * y, order - 1, order));
+  static constexpr auto vjp(auto g, auto y, auto) {
+    const index_t dim = y.attribute_values()[0];
+    return y * (g - sum_dims(g * y, dim, dim + 1));
   }
 };
 
-/// log(softmax(x)) over the last dim, computed without underflow.
-struct log_softmax : same_shape<1> {
+/// log(softmax(x)) along dim v0, computed without underflow.
+struct log_softmax : along_dim {
   static constexpr auto name = "log_softmax";
-  static constexpr auto value(auto x) {
-    const int order = x.extents().order;
-    const auto shifted = x - max_dims(x, order - 1, order);
-    return shifted - weft::log(sum_dims(weft::exp(shifted), order - 1, order));
+  static constexpr auto value(const attributes& at, auto x) {
+    const auto shifted = x - max_dims(x, at[0], at[0] + 1);
+    return shifted - weft::log(sum_dims(weft::exp(shifted), at[0], at[0] + 1));
   }
-  static constexpr auto vjp(auto g, auto y, auto x) {
-    const int order = x.extents().order;
-    return g - weft::exp(y) * sum_dims(g, order - 1, order);
+  static constexpr auto vjp(auto g, auto y, auto) {
+    const index_t dim = y.attribute_values()[0];
+    return g - weft::exp(y) * sum_dims(g, dim, dim + 1);
   }
 };
 
 /// (x - mean) / sqrt(variance + epsilon) over the last dim, with the biased variance. v0 holds the bits of
 /// epsilon.
-struct standardize : same_shape<1> {
+struct standardize : of_rows {
   static constexpr auto name = "standardize";
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
@@ -71,7 +74,7 @@ struct standardize : same_shape<1> {
 };
 
 /// x / sqrt(mean(x^2) + epsilon) over the last dim. v0 holds the bits of epsilon.
-struct rms_standardize : same_shape<1> {
+struct rms_standardize : of_rows {
   static constexpr auto name = "rms_standardize";
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
@@ -80,12 +83,11 @@ struct rms_standardize : same_shape<1> {
   }
 };
 
-/// x / max(norm(x), 1e-12) over the last dim.
-struct normalize : same_shape<1> {
+/// x / max(norm(x), 1e-12) along dim v0.
+struct normalize : along_dim {
   static constexpr auto name = "normalize";
-  static constexpr auto value(auto x) {
-    const int last = x.extents().order - 1;
-    const attributes keeping{{index_t{1} << last, 1}, 2};
+  static constexpr auto value(const attributes& at, auto x) {
+    const attributes keeping{{index_t{1} << at[0], 1}, 2};
     return x / weft::maximum(x.owner->template apply<vector_norm>(keeping, x), 1e-12);
   }
 };
@@ -99,7 +101,7 @@ struct group_law {
 
 /// `standardize` over all elements of a group of channels, [batch, channels, ...]. v0 holds the bits of
 /// epsilon, v1 is the number of groups.
-struct group_standardize : same_shape<1> {
+struct group_standardize : of_rows {
   static constexpr auto name = "group_standardize";
   template <bool Holds, class... Extents>
   using law = group_law<Holds, Extents...>;
@@ -200,13 +202,13 @@ struct batch_norm : of_channels<4> {
 namespace weft {
 
 namespace detail {
-/// Applies `Op`, which is defined for the last dim, along dim Dim.
+/// Applies `Op` along dim Dim.
 template <class Op, index_t Dim, expression X>
 constexpr auto along(X x) {
-  constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
-  static_assert(dim < order, "weft: softmax, log_softmax, normalize: the dim is out of range");
-  if constexpr (dim == order - 1) return apply<Op>(std::move(x));
-  else return transpose<dim, order - 1>(apply<Op>(transpose<dim, order - 1>(std::move(x))));
+  constexpr index_t dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order,
+                "weft: softmax, log_softmax, normalize: the dim is out of range");
+  return apply<Op, attr<dim>>(std::move(x));
 }
 }  // namespace detail
 

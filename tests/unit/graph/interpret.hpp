@@ -226,12 +226,13 @@ inline array product_of(const array& a, const array& b, const std::vector<index_
   });
 }
 
-inline array softmax(const array& x, bool logarithm) {
+inline array softmax(const array& x, index_t dim, bool logarithm) {
+  const auto along = static_cast<std::size_t>(dim);
   return filled(x.extents, [&](position p) {
     const double own = element(x, p);
     double sum = 0;
-    for (index_t k = 0; k < x.extents.back(); ++k) {
-      p.back() = k;
+    for (index_t k = 0; k < x.extents[along]; ++k) {
+      p[along] = k;
       sum += std::exp(element(x, p) - own);
     }
     return logarithm ? -std::log(sum) : 1 / sum;
@@ -528,7 +529,7 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op.starts_with("reduce_")) return detail::folded(op, *in[0], at[0], at[1]);
   if (op == "amax" || op == "amin") return detail::extremum(op, *in[0], at, extents);
   if (op == "contract" || op == "matmul") return detail::product_of(*in[0], *in[1], extents);
-  if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], op == "log_softmax");
+  if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], at[0], op == "log_softmax");
   if (op == "arg_extremum") return detail::position_of(*in[0], at, extents);
   if (op == "argsort" || op == "argtopk") return detail::order_of(*in[0], at, extents);
   if (op == "cumsum") return detail::running_sum(*in[0], at, extents);

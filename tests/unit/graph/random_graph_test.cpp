@@ -136,11 +136,13 @@ class builder {
       case 8: return made(graph::constant_in_derivative(x.in_graph), "detach");
       case 9:
       case 10: {
-        if (x.elements.order() == 0 || x.elements.extents.back() == 0) return 0;
+        if (x.elements.order() == 0 || x.elements.at.empty()) return 0;
         const bool logarithm = chance(50);
+        const index_t dim = below(x.elements.order());
+        const attributes at{{dim}, 1};
         const value v =
-            logarithm ? g.apply<op::log_softmax>({}, x.in_graph) : g.apply<op::softmax>({}, x.in_graph);
-        return made(v, logarithm ? "log_softmax" : "softmax");
+            logarithm ? g.apply<op::log_softmax>(at, x.in_graph) : g.apply<op::softmax>(at, x.in_graph);
+        return add(v, truth(logarithm ? "log_softmax" : "softmax", {dim}, {&x.elements}, x.elements.extents));
       }
       default: return made(exp(tanh(x.in_graph)) - 0.0, "tanh") && exponential();
     }

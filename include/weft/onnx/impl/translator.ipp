@@ -51,9 +51,10 @@ inline constexpr plain_operator elementwise_operators[] = {{number_of<op::add>, 
 /// Formulas of one floating operand that are one operator.
 inline constexpr plain_operator floating_operators[] = {{number_of<op::relu>, "Relu"},
                                                         {number_of<op::sigmoid>, "Sigmoid"},
-                                                        {number_of<op::softplus>, "Softplus"},
-                                                        {number_of<op::softmax>, "Softmax"},
-                                                        {number_of<op::log_softmax>, "LogSoftmax"}};
+                                                        {number_of<op::softplus>, "Softplus"}};
+/// The same along the dim v0.
+inline constexpr plain_operator operators_along_dim[] = {{number_of<op::softmax>, "Softmax"},
+                                                         {number_of<op::log_softmax>, "LogSoftmax"}};
 
 template <std::size_t N>
 constexpr const char* find_operator(const plain_operator (&all)[N], int op) {
@@ -140,8 +141,9 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
         if (g[n.operand[k]].result.type != dtype::f32) return false;
       return true;
     default:
-      return detail::find_operator(detail::floating_operators, n.op->number) && from == n.result.type &&
-             is_floating(from);
+      return (detail::find_operator(detail::floating_operators, n.op->number) ||
+              detail::find_operator(detail::operators_along_dim, n.op->number)) &&
+             from == n.result.type && is_floating(from);
   }
 }
 
@@ -405,6 +407,8 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
       return operand_as(n, 0, n.result.type);
     case detail::number_of<op::bernoulli>: refuse_random(n);
     default:
+      if (const char* name = detail::find_operator(detail::operators_along_dim, n.op->number))
+        return rounded(to_.apply(name, operands(n), {{"axis", n.at[0]}}), n.result.type);
       return rounded(to_.apply(detail::find_operator(detail::floating_operators, n.op->number), operands(n)),
                      n.result.type);
   }
