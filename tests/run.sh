@@ -70,7 +70,7 @@ check() {  # options stay in a folder's cache: the tiers have folders of their o
 # chosen CONFIGURATION: whether the command line names it, or none.
 chosen() { [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $1 "* ]]; }
 
-known=(gcc clang-asan tsan clang serial gcc-asan arm {o3,avx2,baseline}-{g++,clang++-19} bookworm trixie)
+known=(gcc random clang-asan tsan clang serial gcc-asan arm {o3,avx2,baseline}-{g++,clang++-19} bookworm trixie)
 for name in "${wanted[@]}"; do
   [[ $full -eq 1 && " ${known[*]} " == *" $name "* ]] || { echo "tests/run.sh: --full and any of: ${known[*]}" >&2; exit 2; }
 done
@@ -80,7 +80,8 @@ if [ $full -eq 0 ]; then
     check $configuration $configuration
   done
 else
-  check gcc gcc -DWEFT_TEST_FULL=ON -DWEFT_TEST_EXCLUDE= -DWEFT_TRAIN_GPT_UNITS=
+  check gcc gcc -DWEFT_TEST_FULL=ON '-DWEFT_TEST_EXCLUDE=^random/' -DWEFT_TRAIN_GPT_UNITS=
+  check random gcc -DWEFT_TEST_FULL=ON -DWEFT_TEST_EXCLUDE= '-DWEFT_TEST_FILTER=^random/' -DWEFT_BUILD_EXAMPLES=OFF
   check clang-asan clang-asan -DCMAKE_CXX_FLAGS_RELEASE=-O1 '-DWEFT_TEST_FILTER=^[^/]*/[^/]*_(test|ranks)$|^(fail|gpu)/|^structure/warnings'
   check tsan tsan '-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g' '-DWEFT_TEST_FILTER=^(comm|parallel)/|^chaos/store_test$|^gpu/cuda$'
   for configuration in clang serial gcc-asan arm; do
