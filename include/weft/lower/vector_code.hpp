@@ -78,14 +78,38 @@ WEFT_INLINE T& get(slot<I, T>& s) {
   return s.value;
 }
 
-/// Loads `n` elements at stride `stride`; the remaining lanes are zero.
+/// The element at `p` as a lane of a register.
+template <class T, class R>
+WEFT_INLINE R lane_of(const T* p) {
+  if constexpr (std::is_same_v<T, bool>) return *p ? -1 : 0;
+  else return static_cast<R>(*p);
+}
+
+/// Loads `n` elements at stride `stride`; the remaining lanes are zero. A function, as kernels have many
+/// loads.
+template <class T, class V>
+[[gnu::noinline]] V load_strided(const T* p, index_t stride, index_t n) {
+  constexpr int lanes = simd::lane_count<V>;
+  using R = simd::lane<V>;
+  if (n == lanes)
+    return [&]<int... I>(std::integer_sequence<int, I...>) {
+      return V{lane_of<T, R>(p + I * stride)...};
+    }(std::make_integer_sequence<int, lanes>{});
+  using M = simd::mask_of<V>;
+  V v{};
+  for (index_t i = 0; i < n; ++i)  // in registers: memory written by element and read as a vector is slow
+    v = simd::select(simd::equal(simd::iota<M>(), simd::splat<M>(static_cast<simd::lane<M>>(i))),
+                     simd::splat<V>(lane_of<T, R>(p + i * stride)), v);
+  return v;
+}
+
+/// The same, inlined where the stride is 1.
 template <class T, class V>
 WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
   constexpr int lanes = simd::lane_count<V>;
   using R = simd::lane<V>;
   if constexpr (lanes == 1) {
-    if constexpr (std::is_same_v<T, bool>) return *p ? -1 : 0;
-    else return static_cast<R>(*p);
+    return lane_of<T, R>(p);
   } else if (stride == 1) {
     if constexpr (std::is_same_v<T, bool>) {
       return -simd::load_bytes<V>(reinterpret_cast<const std::uint8_t*>(p), n);
@@ -99,9 +123,7 @@ WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
       else return __builtin_convertvector(raw, V);
     }
   } else {
-    V v{};
-    for (index_t i = 0; i < n; ++i) v[i] = load_as<T, R>(p + i * stride, 1, 1);
-    return v;
+    return load_strided<T, V>(p, stride, n);
   }
 }
 

@@ -36,29 +36,28 @@ struct op_list {
 /// Every op of the library. The position of an element-wise op or reduction in the list is its opcode in the
 /// instructions of fused kernels.
 struct all {
-  using list =
-      op_list<add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1, sqrt,
-              rsqrt, sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less, less_equal, logical_and,
-              logical_or, logical_not, where, contiguous, coordinate, reduce_sum, reduce_max,
-              reduce_min,                                      // instructions
-              leaf, argument, constant, extent_value, result,  // sources
-              reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten, unsqueeze,
-              chunk, select,                                                            // movement
-              contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm,  // folds
-              relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
-              checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
-              argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,       // orders
-              attention, attention_backward, masked_attention,                        // by index, attention
-              softmax, log_softmax, standardize, rms_standardize, normalize,          // rows
-              group_standardize, channel_moments, batch_norm,                         // groups, channels
-              rotary, rotary_at,                                                      // positions
-              clamp, cross_entropy, count_labels, bce_with_logits,                    // losses
-              checked_probability, uniform_like, dropout, bernoulli,                  // random
-              windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
-              depthwise_conv2d, depthwise_weight_gradient, conv_transpose2d, upsample_nearest,
-              upsample_bilinear,
-              sum_over_positions,  // over ranks
-              tap>;
+  using list = op_list<
+      add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1, sqrt, rsqrt,
+      sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less, less_equal, logical_and, logical_or,
+      logical_not, where, contiguous, coordinate, reduce_sum, reduce_max,
+      reduce_min,                                      // instructions
+      leaf, argument, constant, extent_value, result,  // sources
+      reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten, unsqueeze, chunk,
+      select,                                                                   // movement
+      contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm,  // folds
+      relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
+      checked_index, index_select, index_add, index_select_along, gather, scatter_sum, scatter_add,
+      arg_extremum, one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
+      attention, attention_backward, masked_attention,                        // by index, attention
+      softmax, log_softmax, standardize, rms_standardize, normalize,          // rows
+      group_standardize, channel_moments, batch_norm,                         // groups, channels
+      rotary, rotary_at,                                                      // positions
+      clamp, cross_entropy, count_labels, bce_with_logits,                    // losses
+      checked_probability, uniform_like, dropout, bernoulli,                  // random
+      windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
+      depthwise_conv2d, depthwise_weight_gradient, conv_transpose2d, upsample_nearest, upsample_bilinear,
+      sum_over_positions,  // over ranks
+      tap>;
 };
 
 /// Position of `Op` in an op_list, -1 if it is not in the list.

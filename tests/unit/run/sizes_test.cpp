@@ -254,6 +254,63 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
   eval(sum(x), c);  // the threads are as they were
 }
 
+namespace {
+
+/// Look-ups along dim Dim of `x`, by the indices `index` of its shape and `few`, one after another.
+template <index_t Dim, expression X, expression Index, expression Few>
+void check_look_ups(X x, Index index, Few few) {
+  CAPTURE(Dim);
+  const auto agrees = [&](const char* what, auto e, double error) {
+    CAPTURE(what);
+    CHECK(matches(eval(e), oracle::value(e), {.absolute = error}));
+  };
+  agrees("gather", gather<Dim>(x, index), 0);
+  agrees("scatter_add", scatter_add<Dim>(x, index, x), 1e-4);
+  agrees("index_select", index_select<Dim>(x, few), 0);
+}
+
+}  // namespace
+
+TEST_CASE("look-ups along every dim of views of many elements") {
+  constexpr index_t a = 61, b = 7, e = 167;  // as views; all indices are less than 7
+  const auto numbers = rand<float>(extents<dyn, dyn, dyn>{e, 2 * b, a}, {.seed = 3});
+  const auto x = permute<2, 1, 0>(slice<1, 0, 2 * b, 2>(numbers));
+  const auto check_type = [&]<class I>(I) {
+    const auto index = generate<I>(extents<dyn, dyn, dyn>{b, a, e}, [](index_t i) { return i * i % 7; });
+    const auto few = generate<I>(extents<dyn>{97}, [](index_t i) { return i * i % 7; });
+    check_look_ups<0>(x, transpose<0, 1>(index), few);
+    check_look_ups<1>(x, transpose<0, 1>(index), few);
+    check_look_ups<2>(x, transpose<0, 1>(index), few);
+  };
+  check_type(std::int64_t{});
+  check_type(std::int32_t{});
+  check_type(std::uint8_t{});
+}
+
+TEST_CASE("rows of every length of views") {
+  for (index_t n = 1; n < 67; ++n) {
+    CAPTURE(n);
+    const auto wide =
+        generate<double>(extents<dyn, dyn>{3, 3 * n}, [](index_t i) { return i * 7919 % 1009 - 504; });
+    const auto check_type = [&]<class T>(T) {
+      const auto x = eval(cast<T>(wide));
+      const auto agrees = [&](auto e) { CHECK(matches(eval(e), oracle::value(e), {})); };
+      agrees(slice<1, 3>(x, 0, 3 * n));
+      agrees(flip<1>(x));
+      agrees(transpose(x));
+      agrees(expand(slice<1, 0, 1>(x), extents<3, dyn>{3 * n}));
+    };
+    check_type(double{});
+    check_type(float{});
+    check_type(bfloat16{});
+    check_type(float16{});
+    check_type(std::int64_t{});
+    check_type(std::int32_t{});
+    check_type(std::uint8_t{});
+    check_type(bool{});
+  }
+}
+
 TEST_CASE("the same bits on any number of threads") {
   using batch = tensor<float, extents<dyn, dyn, dyn>>;
   std::vector<std::vector<float>> results;

@@ -120,10 +120,37 @@ void for_each_line(const native_call& call, const shape& s, int dim, F f) {
 }
 /// Offset of the first element of a line.
 index_t line_offset(const strided& t, int dim, index_t before, index_t after);
-/// Index number `i` of a line of `index` that begins at offset `line`; throws value_error if it is out of
-/// range.
-index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before,
-                      index_t after, index_t i, index_t extent);
+
+/// Calls f(elements) with the elements of `t`, which are indices, as pointers to their type.
+template <class F>
+void with_indices(const strided& t, F f) {
+  switch (t.type) {
+    case dtype::i64: return f(t.data<const std::int64_t>());
+    case dtype::i32: return f(t.data<const std::int32_t>());
+    default: return f(t.data<const std::uint8_t>());
+  }
+}
+
+/// A tensor whose coordinate along a dim is an index, in walks over the rows, of the last dim, of the
+/// indices.
+struct indexed {
+  const shape& extents;   // of the indices
+  index_t along, across;  // strides of the index, and of a column beside it
+  index_t row_stride[max_order];
+
+  indexed(const strided& t, const strided& index, index_t dim)
+      : extents(index.extents), along(t.stride[dim]), across(t.stride[extents.order - 1]) {
+    std::copy(t.stride, t.stride + extents.order, row_stride);
+    row_stride[dim] = 0;
+    if (dim == extents.order - 1) across = 0;
+  }
+  /// Offset of row number `i`, without the index.
+  index_t row(index_t i) const { return element_offset(extents, row_stride, 0, extents.order - 1, i); }
+};
+/// Offset of row number `i` of `t`.
+inline index_t row_offset(const strided& t, index_t i) {
+  return element_offset(t.extents, t.stride, 0, t.extents.order - 1, i);
+}
 
 }  // namespace detail
 
@@ -131,35 +158,66 @@ index_t index_in_line(const char* op, const strided& index, index_t line, int di
 template <class T>
 void gather(const native_call& call) {
   const strided &x = call.in[0], &index = call.in[1], &out = call.out[0];
-  const int dim = static_cast<int>(call.at[0]);
-  detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
-    const index_t indices = detail::line_offset(index, dim, before, after);
-    const T* from = x.data<const T>() + detail::line_offset(x, dim, before, after);
-    T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
-    for (index_t i = 0; i < index.extents[dim]; ++i)
-      to[i * out.stride[dim]] =
-          from[x.stride[dim] *
-               detail::index_in_line("gather", index, indices, dim, before, after, i, x.extents[dim])];
+  const detail::indexed from(x, index, call.at[0]);
+  const index_t count = index.size(), width = index.extents.last(),
+                step = index.stride[index.extents.order - 1],
+                extent = x.extents[static_cast<int>(call.at[0])];
+  const index_t tasks = count < 65536 ? 1 : 4 * call.threads.threads();
+  detail::with_indices(index, [&](const auto* indices) {
+    call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+      const index_t end = count * (task + 1) / tasks;
+      for (index_t i = count * task / tasks; i < end;) {
+        const index_t row = i / width, first = row * width;
+        const auto* const at = indices + detail::row_offset(index, row);
+        const T* const elements = x.data<const T>() + from.row(row);
+        const index_t last = std::min(first + width, end);
+        for (; i < last; ++i) {
+          const auto k = static_cast<index_t>(at[(i - first) * step]);
+          out.data<T>()[i] =
+              elements[(i - first) * from.across + detail::checked("gather", k, i, extent) * from.along];
+        }
+      }
+    });
   });
 }
 
 /// in: index, source; out: zeros, to which each element of source is added at its index along dim v0, whose
-/// extent is v1, in the order of positions.
+/// extent is v1, in the order of positions. Tasks divide the groups of rows that are added to the same
+/// elements, and the columns of groups.
 template <class T>
 void scatter_add(const native_call& call) {
   const strided &index = call.in[0], &source = call.in[1], &out = call.out[0];
-  const int dim = static_cast<int>(call.at[0]);
+  const int dim = static_cast<int>(call.at[0]), last = index.extents.order - 1;
   if constexpr (!std::is_same_v<T, bool>) {
     if (!out.adds) std::fill(out.data<T>(), out.data<T>() + out.size(), T{});
-    detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
-      const index_t indices = detail::line_offset(index, dim, before, after);
-      const T* from = source.data<const T>() + detail::line_offset(source, dim, before, after);
-      T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
-      for (index_t i = 0; i < index.extents[dim]; ++i) {
-        T& sum = to[out.stride[dim] * detail::index_in_line("scatter_add", index, indices, dim, before,
-                                                            after, i, out.extents[dim])];
-        sum = static_cast<T>(sum + from[i * source.stride[dim]]);
-      }
+    const index_t count = index.size(), width = index.extents.last(), extent = out.extents[dim];
+    if (count == 0) return;
+    const index_t depth = dim == last ? 1 : index.extents[dim],                       // rows of a group
+        within = dim == last ? 1 : detail::extent_after(index.extents, dim) / width;  // from row to row
+    const index_t groups = count / width / depth, wanted = count < 65536 ? 1 : 4 * call.threads.threads();
+    const index_t parts = dim == last ? 1 : std::clamp<index_t>(wanted / groups, 1, (width + 63) / 64),
+                  tasks = std::min(wanted, groups * parts);
+    const detail::indexed to(out, index, dim);
+    const index_t next_index = index.stride[last], next = source.stride[last], along = to.along,
+                  across = to.across;
+    detail::with_indices(index, [&](const auto* indices) {
+      call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+        for (index_t p = groups * parts * task / tasks; p < groups * parts * (task + 1) / tasks; ++p) {
+          const index_t group = p / parts, begin = width * (p % parts) / parts,
+                        end = width * (p % parts + 1) / parts;
+          for (index_t r = 0; r < depth; ++r) {
+            const index_t row = (group / within * depth + r) * within + group % within;
+            const auto* at = indices + detail::row_offset(index, row) + begin * next_index;
+            const T* from = source.data<const T>() + detail::row_offset(source, row) + begin * next;
+            T* sums = out.data<T>() + to.row(row) + begin * to.across;
+            for (index_t c = begin; c < end; ++c, at += next_index, from += next, sums += across) {
+              const auto k = static_cast<index_t>(*at);
+              T& sum = sums[detail::checked("scatter_add", k, row * width + c, extent) * along];
+              sum = static_cast<T>(sum + *from);
+            }
+          }
+        }
+      });
     });
   }
 }

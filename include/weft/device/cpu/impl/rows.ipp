@@ -57,14 +57,6 @@ WEFT_DEFINE index_t line_offset(const strided& t, int dim, index_t before, index
          element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
 }
 
-WEFT_DEFINE index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before,
-                                  index_t after, index_t i, index_t extent) {
-  const index_t x = index_value(index, line + i * index.stride[dim]);
-  if (x < 0 || x >= extent)
-    refuse_index(op, x, (before * index.extents[dim] + i) * extent_after(index.extents, dim) + after, extent);
-  return x;
-}
-
 }  // namespace detail
 
 }  // namespace WEFT_ISA
