@@ -9,16 +9,27 @@
 
 namespace weft::test {
 
-/// The gradient in `x` that a tape delivers for the scalar `e`; it is taken away again.
-template <expression E, class V>
-oracle::array delivered(const E& e, V& x) {
+/// Weighs elements differently, so that a derivative in the wrong place shows.
+template <expression E>
+auto weighed(E e) {
+  return sum(e * sin(e * 1.3 + 0.4));
+}
+
+/// The gradient in `x` that `steps` delivers for the scalar `y`; it is taken away again.
+template <class Y, class V>
+oracle::array delivered(tape<>& steps, const Y& y, V& x) {
   x.zero_grad();
-  tape steps;
-  steps.backward(steps.eval(e));
+  steps.backward(y);
   const oracle::array g = x.grad().defined() ? oracle::read(x.grad())
                                              : oracle::zeros(dtype_of<typename V::value_type>, x.extents());
   x.zero_grad();
   return g;
+}
+/// The same for the scalar `e` on a tape of its own.
+template <expression E, class V>
+oracle::array delivered(const E& e, V& x) {
+  tape steps;
+  return delivered(steps, steps.eval(e), x);
 }
 
 inline comparison near_quotients(const oracle::array& seen, const oracle::derivative& expected,
@@ -28,11 +39,13 @@ inline comparison near_quotients(const oracle::array& seen, const oracle::deriva
                  {.absolute = within, .relative = within, .slack = expected.error.f, .times_slack = 10});
 }
 
-/// For f64: the scalar `e` and its gradient with respect to `x`.
+/// For f64: the scalar `e` and its gradient with respect to `x`, as one tape computes them.
 template <expression E, class V>
 comparison derivable(const E& e, V& x, double within = 1e-8) {
-  const comparison value = matches(eval(e), oracle::value(e), {.absolute = 1e-12, .relative = 1e-12});
-  return value ? near_quotients(delivered(e, x), oracle::gradient(e, x), within) : value;
+  tape steps;
+  const auto y = steps.eval(e);
+  const comparison value = matches(y, oracle::value(e), {.absolute = 1e-12, .relative = 1e-12});
+  return value ? near_quotients(delivered(steps, y, x), oracle::gradient(e, x), within) : value;
 }
 
 /// The gradient with respect to `x` of the derivative of the scalar f(a) along `direction`.

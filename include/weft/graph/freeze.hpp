@@ -114,13 +114,17 @@ struct measured_graph {
 constexpr measured_graph measured(const compute_graph& g) {
   return {sizes_of(g), frozen_whole<usual_sizes>(g)};
 }
+/// The graph returned by Source::make(). No local constant of `freeze_graph`, which compilers compute a
+/// second time when they evaluate the call.
+template <class Source>
+inline constexpr measured_graph measured_of = measured(Source::make());
 
 }  // namespace detail
 
 /// The graph returned by Source::make(), as a constant.
 template <class Source>
 constexpr auto freeze_graph() {
-  constexpr detail::measured_graph g = detail::measured(Source::make());
+  constexpr const detail::measured_graph& g = detail::measured_of<Source>;
   if constexpr (g.sizes.fit_into(detail::usual_sizes)) return detail::frozen<g.sizes>(g.begin, g.begin);
   else return detail::frozen_whole<g.sizes>(Source::make());
 }

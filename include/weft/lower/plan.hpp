@@ -400,13 +400,17 @@ struct measured_plan {
   frozen_plan<usual_sizes> begin;
 };
 constexpr measured_plan measured(const plan& p) { return {sizes_of(p), frozen<usual_sizes>(p)}; }
+/// The plan returned by Source::make(). No local constant of `freeze`, which compilers compute a second time
+/// when they evaluate the call.
+template <class Source>
+inline constexpr measured_plan measured_of = measured(Source::make());
 
 }  // namespace detail
 
 /// The plan returned by Source::make(), in tables of exact size.
 template <class Source>
 constexpr auto freeze() {
-  constexpr detail::measured_plan p = detail::measured(Source::make());
+  constexpr const detail::measured_plan& p = detail::measured_of<Source>;
   if constexpr (p.sizes.fit_into(detail::usual_sizes)) return detail::frozen<p.sizes>(p.begin);
   else return detail::frozen<p.sizes>(Source::make());
 }

@@ -51,26 +51,31 @@ void check(const Extents& extents, F view) {
   CHECK(x.state()->version() > version);
 }
 
-/// Views, and views of views, of a tensor [3, 4, 5].
+/// Views of a tensor [3, 4, 5].
+template <element T>
+void check_some_views(const auto& e) {
+  check<T>(e, [](auto x) { return x[0][1]; });
+  check<T>(e, [](auto x) { return slice<1, 1, 3>(x); });
+  check<T>(e, [](auto x) { return slice<0>(x, 1, 3); });
+  check<T>(e, [](auto x) { return flip<2>(slice<2, 1, 4>(transpose<0, 1>(x))); });
+  check<T>(e, [](auto x) { return flatten<1, 2>(x); });
+}
+/// More views, and views of views.
 template <element T>
 void check_views(const auto& e) {
+  check_some_views<T>(e);
   check<T>(e, [](auto x) { return x[-1]; });
-  check<T>(e, [](auto x) { return x[0][1]; });
   check<T>(e, [](auto x) { return x[2][3][4]; });
   check<T>(e, [](auto x) { return select<1>(x, 1); });
   check<T>(e, [](auto x) { return select<2, 4>(x); });
-  check<T>(e, [](auto x) { return slice<1, 1, 3>(x); });
-  check<T>(e, [](auto x) { return slice<0>(x, 1, 3); });
   check<T>(e, [](auto x) { return slice<2, 0, 5, 2>(x); });
   check<T>(e, [](auto x) { return slice<0>(x, 2, 2); });
   check<T>(e, [](auto x) { return transpose(x); });
   check<T>(e, [](auto x) { return permute<2, 0, 1>(x); });
   check<T>(e, [](auto x) { return flip<1>(x); });
-  check<T>(e, [](auto x) { return flip<2>(slice<2, 1, 4>(transpose<0, 1>(x))); });
   check<T>(e, [](auto x) { return transpose(flip<0>(x[1])); });
   check<T>(e, [](auto x) { return slice<0, 0, 3, 2>(slice<1, 1, 4, 2>(flip<0>(x))); });
   check<T>(e, [](auto x) { return unsqueeze<1>(chunk<2, 5, 3>(x)); });
-  check<T>(e, [](auto x) { return flatten<1, 2>(x); });
   check<T>(e, [](auto x) { return unflatten<1, 2>(flip<2>(x)); });
   check<T>(e, [](auto x) { return let(x[1], [](auto row) { return row[2]; }); });
   check<T>(e, [](auto x) { return detach(x); });
@@ -79,9 +84,9 @@ void check_views(const auto& e) {
 }  // namespace
 
 TEST_CASE("update of a view sets its elements and no others") {
-  check_views<float>(extents<3, 4, 5>{});
   check_views<float>(extents<dyn, dyn, dyn>{3, 4, 5});
-  check_views<bfloat16>(extents<3, dyn, 5>{4});
+  check_some_views<float>(extents<3, 4, 5>{});
+  check_some_views<bfloat16>(extents<3, dyn, 5>{4});
 }
 
 TEST_CASE_TEMPLATE("update of a view, of every element type", T, double, float16, std::int64_t, std::int32_t,
