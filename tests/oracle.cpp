@@ -1303,6 +1303,10 @@ constexpr definition definitions[] = {
     {"sin", [](const call& c) { return real(c, REAL(std::sin(x[0]))); }},
     {"cos", [](const call& c) { return real(c, REAL(std::cos(x[0]))); }},
     {"tanh", [](const call& c) { return real(c, REAL(std::tanh(x[0]))); }},
+    {"atan", [](const call& c) { return real(c, REAL(std::atan(x[0]))); }},
+    {"asin", [](const call& c) { return real(c, REAL(std::asin(x[0]))); }},
+    {"acos", [](const call& c) { return real(c, REAL(std::acos(x[0]))); }},
+    {"atan2", [](const call& c) { return real(c, REAL(std::atan2(x[0], x[1]))); }},
     {"erf", [](const call& c) { return real(c, REAL(std::erf(x[0]))); }},
     {"abs",
      [](const call& c) {

@@ -38,6 +38,12 @@ int main() {
   expect(sin(a), {0.841471, -0.909297, 0.14112});
   expect(cos(a), {0.540302, -0.416147, -0.989992});
   expect(tanh(a), {0.761594, -0.964028, 0.995055});
+  //| a.atan(), torch.atan2(a, b) | same | np.arctan(a), np.arctan2(a, b) | a.atan(), -
+  expect(atan(a), {0.785398, -1.10715, 1.24905});
+  expect(atan2(a, b), {0.463648, -0.785398, 0.982794});
+  //| (a / 4).asin(), (a / 4).acos() | same | np.arcsin(a / 4), np.arccos(a / 4) | (a / 4).asin(), (a / 4).acos()
+  expect(asin(a / 4), {0.25268, -0.523599, 0.848062});
+  expect(acos(a / 4), {1.31812, 2.0944, 0.722734});
   //| a.erf() | a.erf() | scipy.special.erf(a) | a.erf()
   expect(erf(a), {0.842701, -0.995322, 0.999978});
   //| a.abs(), a.sign() | a.abs(), a.sign() | np.abs(a), np.sign(a) | a.abs(), a.sign()

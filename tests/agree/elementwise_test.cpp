@@ -49,6 +49,9 @@ UNARY(sin)
 UNARY(cos)
 UNARY(tanh)
 UNARY(erf)
+UNARY(atan)
+UNARY(asin)
+UNARY(acos)
 UNARY(abs)
 UNARY(sign)
 UNARY(floor)
@@ -63,6 +66,7 @@ UNARY(square)
 BINARY(maximum)
 BINARY(minimum)
 BINARY(pow)
+BINARY(atan2)
 
 TEST_CASE("operators") {
   unary("negate", [](const auto& x) { return -x; });

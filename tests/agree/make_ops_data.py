@@ -76,24 +76,33 @@ binary = {
     "minimum": torch.minimum, "pow": torch.pow}
 positive = {"log", "sqrt", "rsqrt"}
 ops = family()
-for name, f in unary.items():
-    for shape in shapes:
-        x = torch.randn(shape) * 2
-        ops.case(name, f, x=x.abs() + 0.1 if name in positive else x)
-    values = special[special.abs() < 1e30] if name == "gelu" else special  # beyond, PyTorch's vector code makes inf or NaN
-    ops.case(name, f, x=values.reshape(1, 1, -1))
-for name, f in binary.items():
-    for shape in shapes:
-        a, b = torch.randn(shape), torch.randn(shape)
-        ops.case(name, f, a=a.abs() + 0.1 if name == "pow" else a, b=b.sign() * (b.abs() + 0.1) if name == "divide" else b)
-    a, b = (torch.tensor(v).reshape(1, 1, -1) for v in zip(*itertools.product(special.tolist(), special.tolist())))
-    ops.case(name, f, a=a, b=b)
-    ops.case(name, f, a=torch.rand(4, 1, 3) + 0.5, b=torch.rand(4, 5, 1) + 0.5)  # broadcast
+
+
+def elementwise_cases(unary, binary):
+    for name, f in unary.items():
+        for shape in shapes:
+            x = torch.randn(shape) * 2
+            x = x.abs() + 0.1 if name in positive else x / (1 + x.abs()) if name in ("asin", "acos") else x
+            ops.case(name, f, x=x)
+        values = special[special.abs() < 1e30] if name == "gelu" else special  # beyond, PyTorch's vector code makes inf or NaN
+        ops.case(name, f, x=values.reshape(1, 1, -1))
+    for name, f in binary.items():
+        for shape in shapes:
+            a, b = torch.randn(shape), torch.randn(shape)
+            ops.case(name, f, a=a.abs() + 0.1 if name == "pow" else a, b=b.sign() * (b.abs() + 0.1) if name == "divide" else b)
+        a, b = (torch.tensor(v).reshape(1, 1, -1) for v in zip(*itertools.product(special.tolist(), special.tolist())))
+        ops.case(name, f, a=a, b=b)
+        ops.case(name, f, a=torch.rand(4, 1, 3) + 0.5, b=torch.rand(4, 5, 1) + 0.5)  # broadcast
+
+
+elementwise_cases(unary, binary)
 for name, f in {"equal": torch.eq, "less": torch.lt, "less_equal": torch.le}.items():
     a, b = (torch.tensor(v).reshape(1, 1, -1) for v in zip(*itertools.product(special.tolist(), special.tolist())))
     ops.case(name, f, differentiated=False, a=a, b=b)
 for shape in shapes:
     ops.case("where", lambda c, a, b: torch.where(c, a, b), c=torch.rand(shape) < 0.5, a=torch.randn(shape), b=torch.randn(shape))
+with torch.random.fork_rng():  # ops added later, beside which all other numbers stay
+    elementwise_cases({"atan": torch.atan, "asin": torch.asin, "acos": torch.acos}, {"atan2": torch.atan2})
 ops.save("elementwise")
 
 # Reductions and movement, over views and along every dim.

@@ -71,6 +71,8 @@ void functions(onnx_cases& to, const std::string& type) {
   to.add(
       "exp_" + type, [](auto a) { return exp(a) + sin(a) * cos(a) + tanh(a); }, x);
   to.add(
+      "atan2_" + type, [](auto a) { return atan2(a, 1 - a) + atan(a) + asin(a / 8) * acos(a / 8); }, x);
+  to.add(
       "log_" + type, [](auto a) { return log(a) + sqrt(a) + rsqrt(a) + pow(a, 1.5f); }, p);
   to.add(
       "log1p_" + type, [](auto a) { return log1p(a) - expm1(a); }, p);

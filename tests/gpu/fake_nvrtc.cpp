@@ -48,7 +48,7 @@ static double __longlong_as_double(long long x) { return __builtin_bit_cast(doub
 #define FAKE_2(name) static float name(float x, float y) { return __builtin_##name##f(x, y); } \
                      static double name(double x, double y) { return __builtin_##name(x, y); }
 FAKE_1(exp) FAKE_1(expm1) FAKE_1(log) FAKE_1(log1p) FAKE_1(sqrt)
-FAKE_1(tanh) FAKE_1(sin) FAKE_1(cos) FAKE_1(erf)
+FAKE_1(tanh) FAKE_1(sin) FAKE_1(cos) FAKE_1(erf) FAKE_1(atan)
 FAKE_1(floor) FAKE_1(ceil) FAKE_1(rint) FAKE_1(round) FAKE_1(trunc) FAKE_1(fabs) FAKE_2(pow) FAKE_2(fmod)
 #undef FAKE_1
 #undef FAKE_2

@@ -10,6 +10,7 @@
 using namespace weft;
 using test::derivable;
 using test::twice_derivable;
+using test::weighed;
 
 namespace {
 
@@ -18,12 +19,6 @@ using vector = variable<double, extents<dyn>>;
 vector points(double low, double high) {
   return vector(generate<double>(
       extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
-}
-
-/// Weighs elements differently, so that a derivative in the wrong place shows.
-template <expression E>
-auto weighed(E e) {
-  return sum(e * sin(e * 1.3 + 0.4));
 }
 
 template <class Op>

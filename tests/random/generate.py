@@ -278,6 +278,9 @@ register_unary("rsqrt", 0.02, BIG, spread(lambda x: x**-0.5))
 register_unary("sin", -50, 50, lambda a, b: (-1.0, 1.0), special=False)
 register_unary("cos", -50, 50, lambda a, b: (-1.0, 1.0), special=False)
 register_unary("tanh", -BIG, BIG, spread(math.tanh))
+register_unary("atan", -BIG, BIG, spread(math.atan))
+register_unary("asin", -0.99, 0.99, spread(math.asin), integers="none")
+register_unary("acos", -0.99, 0.99, spread(math.acos), integers="none")
 register_unary("erf", -BIG, BIG, spread(math.erf))
 register_unary("sign", -BIG, BIG, lambda a, b: (-1.0, 1.0), exact=True, smooth=False, integers="none", special=False)
 register_unary("floor", -1e5, 1e5, lambda a, b: (math.floor(a), math.floor(b)), exact=True, smooth=False, integers="none")
@@ -325,6 +328,9 @@ class Binary(Op):
             need(x.low >= 0.1 and x.high <= 8 and y.largest() <= 3 and not special)
             low, high = 0.0, max(x.high, 1 / x.low, 1)**y.largest()
             type_, exact = floating(type_), False
+        elif self.name == "atan2":
+            need(y.low >= 0.2 and type_ != "bool" and not special)
+            low, high, type_, exact = -1.6, 1.6, floating(type_), False
         elif self.name == "maximum":
             low, high = max(x.low, y.low), max(x.high, y.high)
         else:
@@ -336,7 +342,7 @@ class Binary(Op):
 
 
 for name_, sign_ in (("add", "+"), ("subtract", "-"), ("multiply", "*"), ("divide", "/"), ("maximum", ""), ("minimum", ""),
-                     ("pow", "")):
+                     ("pow", ""), ("atan2", "")):
     OPS[name_] = Binary(name_, sign_)
 
 

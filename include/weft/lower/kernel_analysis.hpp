@@ -30,7 +30,7 @@ constexpr bool is_expensive(const node& n) {
   return n.op == &info_of<op::exp> || n.op == &info_of<op::log> || n.op == &info_of<op::tanh> ||
          n.op == &info_of<op::erf> || n.op == &info_of<op::pow> || n.op == &info_of<op::log1p> ||
          n.op == &info_of<op::expm1> || n.op == &info_of<op::sin> || n.op == &info_of<op::cos> ||
-         n.op == &info_of<op::divide>;
+         n.op == &info_of<op::atan> || n.op == &info_of<op::divide>;
 }
 
 /// A node of the graph as a kernel sees it.

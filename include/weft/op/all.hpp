@@ -5,6 +5,7 @@
 #include <weft/op/elementwise.hpp>
 #include <weft/op/compare.hpp>
 #include <weft/op/activation.hpp>
+#include <weft/op/angles.hpp>
 #include <weft/op/movement.hpp>
 #include <weft/op/join.hpp>
 #include <weft/op/contraction.hpp>
@@ -38,7 +39,7 @@ struct op_list {
 struct all {
   using list = op_list<
       add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1, sqrt, rsqrt,
-      sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less, less_equal, logical_and, logical_or,
+      sin, cos, atan, tanh, erf, abs, sign, floor, round, cast, equal, less, less_equal, logical_and, logical_or,
       logical_not, where, contiguous, coordinate, reduce_sum, reduce_max,
       reduce_min,                                      // instructions
       leaf, argument, constant, extent_value, result,  // sources
@@ -46,6 +47,7 @@ struct all {
       select,                                                                   // movement
       contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm,  // folds
       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
+      asin, acos, atan2,                                                        // angles
       checked_index, index_select, index_add, index_select_along, gather, scatter_sum, scatter_add,
       arg_extremum, one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
       attention, attention_backward, masked_attention,                        // by index, attention

@@ -182,6 +182,14 @@ struct cos : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return -(g * weft::sin(a)); }
 };
 
+/// The angle of a tangent.
+struct atan : floating_primitive<1> {
+  static constexpr auto name = "atan";
+  static constexpr auto text = "atan(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::atan(a); }
+  static constexpr auto vjp(auto g, auto, auto a) { return g / (1 + a * a); }
+};
+
 /// Hyperbolic tangent.
 struct tanh : floating_primitive<1> {
   static constexpr auto name = "tanh";

@@ -32,6 +32,7 @@ struct sqrt;
 struct rsqrt;
 struct sin;
 struct cos;
+struct atan;
 struct tanh;
 struct erf;
 struct abs;
@@ -105,6 +106,9 @@ constexpr auto sin(A a) { return apply<op::sin>(std::move(a)); }
 /// Cosine of an angle in radians; NaN at infinity.
 template <operand A> requires operands<A>
 constexpr auto cos(A a) { return apply<op::cos>(std::move(a)); }
+/// The angle in [-pi / 2, pi / 2] whose tangent is a.
+template <operand A> requires operands<A>
+constexpr auto atan(A a) { return apply<op::atan>(std::move(a)); }
 /// Hyperbolic tangent.
 template <operand A> requires operands<A>
 constexpr auto tanh(A a) { return apply<op::tanh>(std::move(a)); }

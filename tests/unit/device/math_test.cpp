@@ -88,6 +88,7 @@ TEST_CASE("elementary functions: ulps over floats of all sizes and both signs") 
   CHECK(worst_ulp(FUNCTION(log)) < 1.5);
   CHECK(worst_ulp(FUNCTION(tanh)) < 2);
   CHECK(worst_ulp(FUNCTION(erf)) < 2);
+  CHECK(worst_ulp(FUNCTION(atan)) < 2);
   CHECK(worst_ulp(FUNCTION(expm1)) < 2);
   CHECK(worst_ulp(FUNCTION(log1p)) < 2);
   CHECK(worst_ulp(FUNCTION(sin)) < 2);
@@ -155,6 +156,7 @@ TEST_CASE("elementary functions: ulps over every float of one sign" *
   CHECK(report("log", worst_ulp(FUNCTION(log), 0, negative, 1)) < 1.5);
   CHECK(report("tanh", worst_ulp(FUNCTION(tanh), 0, negative, 1)) < 2);
   CHECK(report("erf", worst_ulp(FUNCTION(erf), 0, negative, 1)) < 2);
+  CHECK(report("atan", worst_ulp(FUNCTION(atan), 0, negative, 1)) < 2);
   CHECK(report("expm1, x <= 0", worst_ulp(FUNCTION(expm1), negative, end, 1)) < 2);
   CHECK(report("log1p", worst_ulp(FUNCTION(log1p), 0, negative, 1)) < 2);
   CHECK(report("sin", worst_ulp(FUNCTION(sin), 0, negative, 1)) < 2);
@@ -203,6 +205,7 @@ TEST_CASE("elementary functions: infinities, NaN, zeros, subnormal numbers") {
   CHECK(math::tanh(-inf) == -1);
   CHECK(std::isnan(math::tanh(nan)));
   CHECK(math::erf(-inf) == -1);
+  CHECK(math::atan(-inf) == static_cast<float>(-std::acos(0.0)));
   CHECK(math::expm1(-inf) == -1);
   CHECK(math::expm1(inf) == inf);
   CHECK(math::log1p(-1.0f) == -inf);
@@ -211,7 +214,8 @@ TEST_CASE("elementary functions: infinities, NaN, zeros, subnormal numbers") {
   CHECK(std::isnan(math::sin(inf)));
   for (const auto& f : std::vector<float (*)(float)>{
            &math::expm1<float>, &math::log1p<float>, &math::sin<float>, &math::floor<float>,
-           &math::round<float>, &math::tanh<float>, &math::erf<float>}) {
+           &math::round<float>, &math::tanh<float>, &math::erf<float>,
+           &math::atan<float>}) {
     CHECK(f(0.0f) == 0);
     CHECK(std::signbit(f(-0.0f)));
     CHECK(!std::signbit(f(0.0f)));

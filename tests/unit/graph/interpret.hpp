@@ -138,6 +138,7 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"sqrt", [](const double* x) { return std::sqrt(x[0]); }},
       {"pow", [](const double* x) { return std::pow(x[0], x[1]); }},
       {"erf", [](const double* x) { return std::erf(x[0]); }},
+      {"atan", [](const double* x) { return std::atan(x[0]); }},
       {"floor", [](const double* x) { return std::floor(x[0]); }},
       {"round", [](const double* x) { return std::nearbyint(x[0]); }},
       {"tap", [](const double* x) { return x[0]; }},
