@@ -70,8 +70,7 @@ void functions(onnx_cases& to, const std::string& type) {
   const auto x = numbers<T>(extents<dyn, 5>{7}), p = positive<T>(extents<dyn, 5>{7});
   to.add(
       "exp_" + type, [](auto a) { return exp(a) + sin(a) * cos(a) + tanh(a); }, x);
-  to.add(
-      "atan2_" + type, [](auto a) { return atan2(a, 1 - a) + atan(a) + asin(a / 8) * acos(a / 8); }, x);
+  to.add("atan2_" + type, [](auto a) { return atan2(a, 1 - a) + atan(a) + asin(a / 8) * acos(a / 8); }, x);
   to.add(
       "log_" + type, [](auto a) { return log(a) + sqrt(a) + rsqrt(a) + pow(a, 1.5f); }, p);
   to.add(

@@ -354,7 +354,8 @@ WEFT_INLINE V atan(V x) {
     const V from = select(steep, splat<V>(1.57079637f), select(middle, splat<V>(0.785398185f), V{}));
     const V lost = select(steep, splat<V>(-4.37113883e-8f), select(middle, splat<V>(-2.18556941e-8f), V{}));
     const V square = r * r;
-    return detail::with_sign_of(x, from + (multiply_add(detail::polynomial(square, c) * square, r, r) + lost));
+    return detail::with_sign_of(x,
+                                from + (multiply_add(detail::polynomial(square, c) * square, r, r) + lost));
   } else {
     return map_lanes(x, [](auto e) { return std::atan(e); });
   }

@@ -39,8 +39,8 @@ struct op_list {
 struct all {
   using list = op_list<
       add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1, sqrt, rsqrt,
-      sin, cos, atan, tanh, erf, abs, sign, floor, round, cast, equal, less, less_equal, logical_and, logical_or,
-      logical_not, where, contiguous, coordinate, reduce_sum, reduce_max,
+      sin, cos, atan, tanh, erf, abs, sign, floor, round, cast, equal, less, less_equal, logical_and,
+      logical_or, logical_not, where, contiguous, coordinate, reduce_sum, reduce_max,
       reduce_min,                                      // instructions
       leaf, argument, constant, extent_value, result,  // sources
       reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten, unsqueeze, chunk,

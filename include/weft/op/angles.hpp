@@ -57,16 +57,22 @@ struct atan2 : elementwise<2> {
 namespace weft {
 
 /// The angle in [-pi / 2, pi / 2] whose sine is x; NaN outside of [-1, 1]. Integers and bool become f32.
-template <operand X> requires operands<X>
-constexpr auto asin(X x) { return apply<op::asin>(std::move(x)); }
+template <operand X>
+  requires operands<X>
+constexpr auto asin(X x) {
+  return apply<op::asin>(std::move(x));
+}
 /// The angle in [0, pi] whose cosine is x; NaN outside of [-1, 1]. Integers and bool become f32.
-template <operand X> requires operands<X>
-constexpr auto acos(X x) { return apply<op::acos>(std::move(x)); }
+template <operand X>
+  requires operands<X>
+constexpr auto acos(X x) {
+  return apply<op::acos>(std::move(x));
+}
 /// The angle in [-pi, pi] between the first axis and the point (x, y), right in all quadrants, for zeros of
 /// both signs and for infinities, as std::atan2. Broadcasts. The derivative at (0, 0) is 0, as in PyTorch.
 /// Integers and bool become f32.
 template <operand Y, operand X>
-requires operands<Y, X>
+  requires operands<Y, X>
 constexpr auto atan2(Y y, X x) {
   return apply<op::atan2>(std::move(y), std::move(x));
 }
