@@ -91,6 +91,10 @@ int main() {
   auto best = clone(model);
   //| F.cross_entropy(logits, labels) | torch::nn::functional::cross_entropy(logits, labels) | - | -
   auto loss = steps.eval(cross_entropy(logits, labels));
+  //| F.nll_loss(log_probabilities, labels) | torch::nll_loss(log_probabilities, labels) | - | -
+  compiles(eval(nll_loss(log_softmax(logits), labels)));
+  //| F.triplet_margin_loss(logits, targets, probabilities) | torch::triplet_margin_loss(logits, targets, probabilities) | - | -
+  compiles(eval(triplet_margin_loss(logits, targets, probabilities)));
   //| F.mse_loss(logits, targets) | torch::mse_loss(logits, targets) | - | -
   compiles(eval(mse_loss(logits, targets)));
   //| F.l1_loss(logits, targets) | torch::l1_loss(logits, targets) | - | -

@@ -142,6 +142,33 @@ TEST_CASE("more losses of two tensors") {
                        "weft: smooth_l1_loss: beta is -1, not positive", value_error);
 }
 
+TEST_CASE("losses of logarithms of probabilities, and of triplets") {
+  const auto in = [&]<reduction_kind How>(const std::string& reduction) {
+    for_each_case(file("losses"), "nll_" + reduction, [](const stored_case& c) {
+      auto x = c.variable<float, order2>("x");
+      const auto t = c.stored<std::int64_t, order1>("t");
+      c.agrees([&] { return nll_loss<How>(x, t); }, 1e-5, 1, "x", x);
+      const auto small = eval(cast<std::int32_t>(t));
+      auto again = c.variable<float, order2>("x");
+      c.agrees([&] { return nll_loss<How>(again, small); }, 1e-5, 1, "x", again);
+    });
+    for_each_case(file("losses"), "triplet_" + reduction, [](const stored_case& c) {
+      auto a = c.variable<float, order2>("a"), p = c.variable<float, order2>("p"),
+           n = c.variable<float, order2>("n");
+      c.agrees([&] { return triplet_margin_loss<How>(a, p, n, 0.7); }, 1e-5, 1, "a", a, "p", p, "n", n);
+    });
+  };
+  in.template operator()<reduction_kind::mean>("mean");
+  in.template operator()<reduction_kind::sum>("sum");
+  in.template operator()<reduction_kind::none>("none");
+  const auto x = ones<float>(extents<2, 3>{});
+  const auto labels = from(extents<2>{}, std::vector<std::int64_t>{2, 3});
+  CHECK_THROWS_AS(eval(nll_loss(x, labels)), value_error);
+  CHECK(eval(nll_loss<reduction_kind::mean, 3>(x, labels)).item() == -1);
+  CHECK_THROWS_WITH_AS(triplet_margin_loss(x, x, x, 0),
+                       "weft: triplet_margin_loss: margin is 0, not positive", value_error);
+}
+
 TEST_CASE("look-ups") {
   for_each_case(cases(), "embedding", [](const stored_case& c) {
     embedding_table<> table{c.variable<float, order2>("w")};

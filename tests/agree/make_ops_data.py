@@ -582,4 +582,11 @@ for rows, width in [(3, 1), (5, 7), (2, 60), (1, 37), (0, 4)]:
         ops.case("soft_" + reduction, lambda x, t: F.cross_entropy(x, t, reduction=reduction), x=x, t=p)
         ops.case("soft_smooth_" + reduction, lambda x, t: F.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1), x=x, t=p)
     ops.case("kl_div_of_zeros", lambda x, t: F.kl_div(x, t, reduction="none"), differentiated=False, x=x, t=p)
+for rows, width in [(3, 1), (5, 7), (1, 37)]:
+    x, labels = F.log_softmax(torch.randn(rows, width), 1), torch.randint(width, (rows,))
+    labels[0] = -100 if rows > 1 else 0
+    a, p, n = torch.randn(3, rows, width)
+    for reduction in ("mean", "sum", "none"):
+        ops.case("nll_" + reduction, lambda x, t: F.nll_loss(x, t, reduction=reduction), x=x, t=labels)
+        ops.case("triplet_" + reduction, lambda a, p, n: F.triplet_margin_loss(a, p, n, 0.7, reduction=reduction), a=a, p=p, n=n)
 ops.save("losses")

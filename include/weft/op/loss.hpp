@@ -8,6 +8,7 @@
 // Results have the dtype of the operands; bf16 and f16 are computed in f32 and rounded once.
 #pragma once
 
+#include <weft/op/activation.hpp>
 #include <weft/op/index.hpp>
 #include <weft/op/normalization.hpp>
 
@@ -208,6 +209,31 @@ constexpr auto cross_entropy(X logits, Y probabilities) {
   return detail::rounded_once(of_rows, std::move(logits), std::move(probabilities));
 }
 
+/// -x[label] of each row of logarithms of probabilities [..., C] and labels [...] of i64, i32 or u8: the mean
+/// (or sum) over all labels, or that of each. `Ignore` as in cross_entropy(logits, labels), which is
+/// nll_loss(log_softmax(logits), labels) without rounding in between. A label that is neither `Ignore` nor in
+/// [0, C) throws value_error at evaluation.
+template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label, expression X,
+          expression Y>
+constexpr auto nll_loss(X log_probabilities, Y labels) {
+  static_assert(cross_entropy_compatible<X, Y>,
+                "weft: nll_loss: operands are floating logarithms of probabilities [..., C], as log_softmax "
+                "returns, and integer labels [...]");
+  using T = typename X::value_type;
+  if constexpr (is_narrow(dtype_of<T>)) {
+    return cast<T>(nll_loss<How, Ignore>(cast<float>(std::move(log_probabilities)), std::move(labels)));
+  } else {
+    return let(cast<std::int64_t>(std::move(labels)), [x = std::move(log_probabilities)](auto label) {
+      auto losses = -select<-1, 0>(gather<-1>(x, unsqueeze<-1>(where(label == Ignore, 0, label))));
+      auto kept = where(label == Ignore, 0, std::move(losses));
+      if constexpr (How == reduction_kind::mean)
+        return sum(std::move(kept)) /
+               apply<op::count_labels, attr<Ignore, static_cast<index_t>(dtype_of<T>)>>(label);
+      else return detail::reduced<How>(std::move(kept));
+    });
+  }
+}
+
 /// Mean (or sum, or elements) of (x - y)^2. This and the losses below take two operands of one shape; others
 /// do not compile, or throw shape_error at evaluation.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
@@ -246,6 +272,24 @@ template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto kl_div(X log_probabilities, Y probabilities) {
   const auto of_elements = [](auto x, auto q) { return q * log(where(q == 0, 1, q)) - q * x; };
   return detail::loss_of_pair<How>(of_elements, std::move(log_probabilities), std::move(probabilities));
+}
+
+/// Mean (or sum, or that of each row) of max(|anchor - positive| - |anchor - negative| + margin, 0), with
+/// Euclidean distances along the last dim, to whose differences 1e-6 is added as in PyTorch. All operands
+/// have one shape [..., C]. Throws value_error if margin is not positive.
+template <reduction_kind How = reduction_kind::mean, expression A, expression P, expression N>
+constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double margin = 1) {
+  static_assert(A::static_shape.order > 0 && detail::can_be_equal(A::static_shape, P::static_shape) &&
+                    detail::can_be_equal(A::static_shape, N::static_shape),
+                "weft: triplet_margin_loss: anchor, positive and negative must have one shape [..., C]");
+  if (!(margin > 0)) refuse<value_error>({"weft: triplet_margin_loss: margin is ", margin, ", not positive"});
+  const auto of_rows = [margin](auto a, auto p, auto n) {
+    return let(std::move(a), [&](auto x) {
+      const auto distance = [&](auto y) { return vector_norm(x - std::move(y) + 1e-6, dims<-1>); };
+      return detail::reduced<How>(relu(distance(std::move(p)) - distance(std::move(n)) + margin));
+    });
+  };
+  return detail::rounded_once(of_rows, std::move(anchor), std::move(positive), std::move(negative));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or
