@@ -41,6 +41,18 @@ class cpu_kernel {
   using row_registers = registers<1, all_instructions>;
   using vector_registers = registers<width, all_instructions>;
 
+  /// Whether elements are computed one by one, from elements at any stride, as by kernels that copy views.
+  static constexpr bool crosses_rows = [] {
+    if (code.sweeps != 1 || code.column_folds > 0) return false;
+    for (int i = 0; i < count; ++i) {
+      const instruction& w = code.instructions[i];
+      const bool follows_rows = is_row_fold(w) || w.op == coordinate || w.op == load_row ||
+                                w.op == store_row || w.op == spill || (w.op == load && w.b == 0);
+      if (!code.is_data[i] && follows_rows) return false;
+    }
+    return true;
+  }();
+
   /// The offset of a row in each argument.
   struct row_offsets {
     index_t at[max_arguments];
@@ -78,6 +90,8 @@ class cpu_kernel {
     row_registers values{};
     if constexpr (code.column_folds > 0) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, values);
+    } else if constexpr (crosses_rows) {
+      run_short_rows(args, range, values);
     } else {
       run_rows(args, range, 0, args.order - 1, range.row_begin, range.row_end, {}, values);
     }
@@ -106,6 +120,28 @@ class cpu_kernel {
         run_row({args, range, at, values}, std::make_integer_sequence<int, code.sweeps>{});
         if (first < last)
           for (int a = 0; a < args.arguments; ++a) at.at[a] += args.stride[a][last - 1];
+      }
+    }
+  }
+
+  /// Runs all rows of the range; those that do not fill a vector column by column, in blocks that stay in the
+  /// first cache, if the dim before the last is longer.
+  static void run_short_rows(const kernel_args& args, const kernel_range& range, row_registers& values) {
+    const int last = args.order - 1;
+    const index_t inner = last > 0 ? args.extent[last - 1] : 0;
+    if (args.row_size() >= width || inner <= args.row_size())
+      return run_rows(args, range, 0, last, range.row_begin, range.row_end, {}, values);
+    kernel_args columns = args;
+    columns.order = last;
+    kernel_range block = range;
+    block.begin = 0;
+    for (index_t r = range.row_begin; r < range.row_end; r += block.end) {
+      block.end = std::min({range.row_end - r, inner - r % inner, index_t{512}});
+      row_offsets at = offsets_of(args, r, 0, last);
+      for (int a = 0; a < args.arguments; ++a) at.at[a] += range.begin * args.stride[a][last];
+      for (index_t c = range.begin; c < range.end; ++c) {
+        run_row({columns, block, at, values}, std::make_integer_sequence<int, code.sweeps>{});
+        for (int a = 0; a < args.arguments; ++a) at.at[a] += args.stride[a][last];
       }
     }
   }
@@ -223,6 +259,10 @@ class cpu_kernel {
     } else if constexpr (w.op == coordinate) {
       vector_code::get<I>(e.values) = simd::iota<V>() + static_cast<R>(e.begin);
     } else if constexpr (w.op == store) {
+      if constexpr (crosses_rows)
+        if (const index_t stride = r.args.stride[w.a][r.args.order - 1]; stride != 1)
+          return vector_code::store_strided<T>(r.template pointer<T>(w.a) + e.begin * stride, stride,
+                                               operand<S, w.b>(r, e), e.size);
       vector_code::store_as<T>(r.template pointer<T>(w.a) + e.begin, operand<S, w.b>(r, e), e.size);
     } else if constexpr (w.op == spill) {
       simd::store(r.template scratch_row<R>(w.a) + e.begin, operand<S, w.b>(r, e));

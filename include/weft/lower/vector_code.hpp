@@ -145,6 +145,14 @@ WEFT_INLINE void store_as(T* p, V v, index_t n) {
   }
 }
 
+/// The same at any stride. A function, as load_strided.
+template <class T, class V>
+[[gnu::noinline]] void store_strided(T* p, index_t stride, V v, index_t n) {
+  simd::lane<V> lanes[std::size_t{simd::lane_count<V>}];
+  simd::store(lanes, v);
+  for (index_t i = 0; i < n; ++i) store_as<T>(p + i * stride, lanes[i], 1);
+}
+
 /// Floats converted to integers in [Low, High], as `converted` in base/dtype.hpp.
 template <class R, R Low, R High, class V>
 WEFT_INLINE simd::rebind<V, R> truncated(V v) {

@@ -292,13 +292,19 @@ TEST_CASE("rows of every length of views") {
     CAPTURE(n);
     const auto wide =
         generate<double>(extents<dyn, dyn>{3, 3 * n}, [](index_t i) { return i * 7919 % 1009 - 504; });
+    const index_t columns = n < 19 ? n : 0, rows = n % 2 ? 1103 : 31;  // longer than a block, and not
+    const auto narrow =
+        generate<double>(extents<dyn, dyn, dyn>{2, columns, rows}, [](index_t i) { return i * 31 % 251; });
     const auto check_type = [&]<class T>(T) {
       const auto x = eval(cast<T>(wide));
+      const auto y = eval(cast<T>(narrow));
       const auto agrees = [&](auto e) { CHECK(matches(eval(e), oracle::value(e), {})); };
       agrees(slice<1, 3>(x, 0, 3 * n));
       agrees(flip<1>(x));
       agrees(transpose(x));
       agrees(expand(slice<1, 0, 1>(x), extents<3, dyn>{3 * n}));
+      agrees(permute<0, 2, 1>(y));
+      agrees(permute<2, 0, 1>(flip<2>(y)));
     };
     check_type(double{});
     check_type(float{});
