@@ -1012,18 +1012,6 @@ array index_select(const call& c) {
   }
   return out;
 }
-array index_select_along(const call& c) {
-  const array &x = c.operands[0], &index = indices(c, 1);
-  const int along = dim(c, c.at[0], x.extents.order);
-  require(c, index.extents.order == 1, "indices of another order than one");
-  shape to = x.extents;
-  to[along] = index.extents[0];
-  return moved(x, to, [&](position p) {
-    auto& i = p[static_cast<std::size_t>(along)];
-    i = checked(c, index.i[static_cast<std::size_t>(i)], x.extents[along]);
-    return p;
-  });
-}
 array gather(const call& c) {
   const array &x = c.operands[0], &index = indices(c, 1);
   const int along = dim(c, c.at[0], x.extents.order);
@@ -1380,7 +1368,6 @@ constexpr definition definitions[] = {
     {"cross_entropy", cross_entropy},
     {"count_labels", count_labels},
     {"index_select", index_select},
-    {"index_select_along", index_select_along},
     {"gather", gather},
     {"scatter_sum", scatter_sum},
     {"scatter_add", scatter_add},

@@ -48,8 +48,8 @@ struct all {
       contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm,  // folds
       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
       asin, acos, atan2,                                                        // angles
-      checked_index, index_select, index_add, index_select_along, gather, scatter_sum, scatter_add,
-      arg_extremum, one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
+      checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
+      argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,       // orders
       attention, attention_backward, masked_attention,                        // by index, attention
       softmax, log_softmax, standardize, rms_standardize, normalize,          // rows
       group_standardize, channel_moments, batch_norm,                         // groups, channels

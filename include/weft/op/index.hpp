@@ -102,39 +102,6 @@ struct gather_law {
                        "the gathered dim, the same extents");
 };
 
-/// The compile-time error for operands of `index_select`.
-template <bool Holds, class... Extents>
-struct index_select_law {
-  static_assert(Holds, "weft: index_select: the indices must have one dim");
-};
-
-/// The slices of operand 0 at the indices of operand 1, [N], along dim v0.
-struct index_select_along : composed<2> {
-  static constexpr auto name = "index_select_along";
-  template <bool Holds, class... Extents>
-  using law = index_select_law<Holds, Extents...>;
-  template <bool Holds, class... Types>
-  using type_law = index_type_law<Holds, Types...>;
-
-  template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
-    const shape &x = operands[0].extents, &index = operands[1].extents;
-    inferred result{at[0] < x.order && index.order == 1, operands[0]};
-    if (result.holds) result.value.extents[static_cast<int>(at[0])] = index[0];
-    result.types_fit = is_index(operands[1].type);
-    return result;
-  }
-  static constexpr auto value(const attributes& at, auto x, auto index) {
-    const int dim = static_cast<int>(at[0]);
-    shape along, all = x.extents();
-    for (int d = 0; d < all.order; ++d) along.append(d == dim ? index.extents()[0] : 1);
-    const attributes within{{all[dim], static_cast<index_t>(index_reader::index_select)}, 2};
-    const auto rows = reshape_to(x.owner->template apply<checked_index>(within, index), along);
-    all[dim] = along[dim];
-    return gather_of(x, expand_to(rows, all), dim);
-  }
-};
-
 /// A tensor of zeros with extent v1 in dim v0, to which the elements of operand 1 are added at the indices of
 /// operand 0 along that dim.
 struct scatter_sum : rule<2> {
@@ -358,7 +325,9 @@ constexpr auto index_select(X x, Index index) {
   static_assert(dim < X::static_shape.order, "weft: index_select: the dim is out of range");
   using reader = attr<static_cast<index_t>(index_reader::index_select)>;
   if constexpr (dim == 0) return apply<op::index_select, reader>(std::move(x), std::move(index));
-  else return apply<op::index_select_along, attr<dim>>(std::move(x), std::move(index));
+  else
+    return transpose<0, dim>(
+        apply<op::index_select, reader>(transpose<0, dim>(std::move(x)), std::move(index)));
 }
 
 /// Rows of `table` [V, ...] at `index` [...]: [V, C], [B, T] -> [B, T, C]. PyTorch's functional.embedding.

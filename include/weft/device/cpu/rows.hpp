@@ -55,15 +55,27 @@ void index_select(const native_call& call) {
   const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(table, 1);
   detail::check_indices(index_readers[call.at[0]], index, table.extents[0]);
+  const auto row = [&](index_t i) {
+    return table.data<const T>() + detail::index_at(index, i) * table.stride[0];
+  };
   const bool contiguous = detail::rows_contiguous(table, 1);
-  const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>(count, 16);
+  constexpr index_t block = 64;  // columns of rows whose elements are apart, as of a transposed table
+  const index_t parts = contiguous ? count : (size + block - 1) / block;
+  const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>(parts, 16);
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-    for (index_t i = count * task / tasks; i < count * (task + 1) / tasks; ++i) {
-      const T* row = table.data<const T>() + detail::index_at(index, i) * table.stride[0];
-      T* to = out.data<T>() + i * size;
-      if (contiguous) std::copy(row, row + size, to);
-      else
-        for (index_t c = 0; c < size; ++c) to[c] = row[detail::row_element(table, 1, c)];
+    for (index_t p = parts * task / tasks; p < parts * (task + 1) / tasks; ++p) {
+      if (contiguous) {
+        std::copy(row(p), row(p) + size, out.data<T>() + p * size);
+        continue;
+      }
+      const index_t first = p * block, columns = std::min(block, size - first);
+      index_t offset[std::size_t{block}];
+      for (index_t c = 0; c < columns; ++c) offset[c] = detail::row_element(table, 1, first + c);
+      for (index_t i = 0; i < count; ++i) {
+        const T* const from = row(i);
+        T* const to = out.data<T>() + i * size + first;
+        for (index_t c = 0; c < columns; ++c) to[c] = from[offset[c]];
+      }
     }
   });
 }

@@ -116,7 +116,6 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
     case detail::number_of<op::conv_transpose2d>:
     case detail::number_of<op::max_pool2d>:
     case detail::number_of<op::avg_pool2d>:
-    case detail::number_of<op::index_select_along>:
     case detail::number_of<op::dropout>:  // refused by their own names
     case detail::number_of<op::bernoulli>:
     case detail::number_of<op::sum>:
@@ -384,8 +383,6 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
       if (n.result.type == dtype::i64) refuse_op(n, "MaxPool has no elements of i64");
       return pool2d(n, "MaxPool");
     case detail::number_of<op::avg_pool2d>: return pool2d(n, "AveragePool");
-    case detail::number_of<op::index_select_along>:
-      return to_.apply("Gather", {operand(n, 0), index(n, 1)}, {{"axis", n.at[0]}});
     case detail::number_of<op::batch_norm>: return batch_norm(n);
     case detail::number_of<op::standardize>: return standardize(n);
     case detail::number_of<op::sum>: return dims_reduction(n, "ReduceSum");
