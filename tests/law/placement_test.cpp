@@ -188,7 +188,7 @@ TEST_CASE("element-wise ops: divided alike, whole operands are cut") {
   on<var<4, 3>, var<4, 3>>("where", {25, 59, 0},
                            [](auto x, auto y) { return where(x < y, x * 2.0f, sin(y)); });
   on<var<4, 3>>("activations", {19, 43, 0},
-                [](auto x) { return gelu(x) * silu(x) + softplus(relu(x)) * tanh(x); });
+                [](auto x) { return gelu(x) * silu(x) + softplus(relu(x)) * atan(tanh(x)); });
   on<var<5>, var<5>>("other functions", {2, 6, 0}, [](auto x, auto y) {
     return floor(x) + round(y) - sign(x) * abs(cos(y)) + log1p(x) / rsqrt(y) + expm1(x) + minimum(x, y);
   });
@@ -210,6 +210,9 @@ TEST_CASE("folds") {
   on<var<4, 3>>("logsumexp", {5, 15, 64}, [](auto x) { return logsumexp(x, dims<1>); });
   on<var<4, 3>>("vector_norm", {5, 15, 32}, [](auto x) { return vector_norm(x, dims<1>); });
   on<var<4, 5>>("softmax", {5, 15, 96}, [](auto x) { return softmax(x); });
+  on<var<4, 5>>("softmax of columns", {5, 15, 360}, [](auto x) { return softmax<0>(x); });
+  on<var<4, 5>>("log_softmax of columns", {5, 15, 360}, [](auto x) { return log_softmax<0>(x); });
+  on<var<4, 5>>("normalize of columns", {5, 15, 240}, [](auto x) { return normalize<0>(x); });
   on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 368},
                                 [](auto x, auto w, auto b) { return layer_norm(x, w, b); });
   on<var<4, 4, 3>, var<4>>("group_norm", {14, 35, 960},
@@ -256,6 +259,8 @@ TEST_CASE("look-ups: rows of other ranks are zeros") {
   using index = data<std::int32_t, 4, 2>;
   on<var<5, 3>, index>("embedding", {7, 21, 672}, [](auto w, auto i) { return embedding(w, i); }, 5);
   on<var<6, 3>, index>("embedding in units", {8, 24, 960}, [](auto w, auto i) { return embedding(w, i); }, 5);
+  on<var<4, 6>, data<std::int32_t, 5>>(
+      "index_select of columns", {7, 21, 512}, [](auto x, auto i) { return index_select<1>(x, i); }, 6);
   on<var<4, 3>, index>("gather", {9, 25, 0}, [](auto x, auto i) { return gather<1>(x, i); }, 3);
   on<var<4, 3>, index, var<4, 2>>(
       "scatter_add", {15, 37, 0}, [](auto x, auto i, auto s) { return scatter_add<1>(x, i, s); }, 3);
