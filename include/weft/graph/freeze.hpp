@@ -114,8 +114,8 @@ struct measured_graph {
 constexpr measured_graph measured(const compute_graph& g) {
   return {sizes_of(g), frozen_whole<usual_sizes>(g)};
 }
-/// The graph returned by Source::make(). No local constant of `freeze_graph`, which compilers compute a
-/// second time when they evaluate the call.
+/// The graph returned by Source::make(). A variable, because clang computes a local constant of a function
+/// again when it evaluates a call.
 template <class Source>
 inline constexpr measured_graph measured_of = measured(Source::make());
 

@@ -400,8 +400,8 @@ struct measured_plan {
   frozen_plan<usual_sizes> begin;
 };
 constexpr measured_plan measured(const plan& p) { return {sizes_of(p), frozen<usual_sizes>(p)}; }
-/// The plan returned by Source::make(). No local constant of `freeze`, which compilers compute a second time
-/// when they evaluate the call.
+/// The plan returned by Source::make(). A variable, because clang computes a local constant of a function
+/// again when it evaluates a call.
 template <class Source>
 inline constexpr measured_plan measured_of = measured(Source::make());
 
