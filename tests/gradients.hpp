@@ -9,6 +9,23 @@
 
 namespace weft::test {
 
+using vector = variable<double, extents<dyn>>;
+using matrix = variable<double, extents<dyn, dyn>>;
+
+/// Seven points between `low` and `high`.
+inline vector points(double low, double high) {
+  return vector(generate<double>(
+      extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
+}
+inline matrix numbers(index_t rows, index_t columns, std::uint64_t seed = 0) {
+  return matrix(randn<double>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
+}
+/// Two images of 5 x 6.
+inline auto images(index_t channels, std::uint64_t seed) {
+  using batch = extents<dyn, dyn, dyn, dyn>;
+  return variable<double, batch>(randn<double>(batch{2, channels, 5, 6}, {.seed = seed}));
+}
+
 /// Weighs elements differently, so that a derivative in the wrong place shows.
 template <expression E>
 auto weighed(E e) {

@@ -89,7 +89,7 @@ else
   done
   for configuration in o3 avx2 baseline; do  # optimised as users do, on each instruction set
     for compiler in g++ clang++-19; do
-      elements=('-DWEFT_TEST_FILTER=^(agree|base|device|law|nn|optim|run)/.*_test$')  # what computes them
+      elements=('-DWEFT_TEST_FILTER=^(agree|base|device|law|nn|optim|run)/.*_test$')  # the tests of what computes elements
       [ $configuration-$compiler != o3-g++ ] || elements=()
       check "$configuration-$compiler" $configuration -DCMAKE_CXX_COMPILER=$compiler "${elements[@]}"
     done

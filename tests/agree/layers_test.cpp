@@ -164,6 +164,10 @@ TEST_CASE("losses of logarithms of probabilities, and of triplets") {
   const auto x = ones<float>(extents<2, 3>{});
   const auto labels = from(extents<2>{}, std::vector<std::int64_t>{2, 3});
   CHECK_THROWS_AS(eval(nll_loss(x, labels)), value_error);
+  const auto of_bytes = from(extents<2>{}, std::vector<std::uint8_t>{2, 0});
+  CHECK(eval(nll_loss<reduction_kind::sum>(cast<bfloat16>(x * 3), of_bytes)).item() == bfloat16(-6));
+  const auto none = zeros<double>(extents<dyn, 3>{0});
+  CHECK(eval(nll_loss<reduction_kind::sum>(none, zeros<std::int32_t>(extents<dyn>{0}))).item() == 0);
   CHECK(eval(nll_loss<reduction_kind::mean, 3>(x, labels)).item() == -1);
   CHECK_THROWS_WITH_AS(triplet_margin_loss(x, x, x, 0),
                        "weft: triplet_margin_loss: margin is 0, not positive", value_error);

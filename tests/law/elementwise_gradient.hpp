@@ -9,17 +9,12 @@
 
 using namespace weft;
 using test::derivable;
+using test::points;
 using test::twice_derivable;
+using test::vector;
 using test::weighed;
 
 namespace {
-
-using vector = variable<double, extents<dyn>>;
-
-vector points(double low, double high) {
-  return vector(generate<double>(
-      extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
-}
 
 template <class Op>
 concept has_domain = requires { Op::domain; };

@@ -7,23 +7,13 @@
 using namespace weft;
 using test::delivered;
 using test::derivable;
+using test::images;
 using test::matches;
+using test::matrix;
+using test::numbers;
+using test::points;
+using test::vector;
 using test::weighed;
-
-namespace {
-
-using vector = variable<double, extents<dyn>>;
-using matrix = variable<double, extents<dyn, dyn>>;
-
-vector points(double low, double high) {
-  return vector(generate<double>(
-      extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
-}
-matrix numbers(index_t rows, index_t columns, std::uint64_t seed = 0) {
-  return matrix(randn<double>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
-}
-
-}  // namespace
 
 TEST_CASE("where and clamp") {
   auto x = points(-2, 2);
@@ -198,11 +188,7 @@ TEST_CASE("products with derivatives: vjp, jvp, hvp, and a third derivative") {
 }
 
 TEST_CASE("windows, convolutions, pooling") {
-  const auto image = [](index_t channels, std::uint64_t seed) {
-    return variable<double, extents<dyn, dyn, dyn, dyn>>(
-        randn<double>(extents<dyn, dyn, dyn, dyn>{2, channels, 5, 6}, {.seed = seed}));
-  };
-  auto x = image(2, 1);
+  auto x = images(2, 1);
   variable<double, extents<4, 1, 3, 2>> w(randn<double>(extents<4, 1, 3, 2>{}, {.seed = 2}));
   constexpr conv_options stepped{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 3}, .groups = 2};
   CHECK(derivable(weighed(windows<height_width{2, 3}, height_width{2, 1}, height_width{1, 2}>(x)), x));

@@ -7,19 +7,12 @@
 using namespace weft;
 using test::delivered;
 using test::derivable;
+using test::images;
 using test::matches;
+using test::matrix;
+using test::numbers;
 using test::twice_derivable;
 using test::weighed;
-
-namespace {
-
-using matrix = variable<double, extents<dyn, dyn>>;
-
-matrix numbers(index_t rows, index_t columns, std::uint64_t seed = 0) {
-  return matrix(randn<double>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
-}
-
-}  // namespace
 
 TEST_CASE("second derivatives of attention") {
   using heads = extents<2, 5, 4, 3>;
@@ -116,15 +109,11 @@ TEST_CASE("second derivatives of equations") {
 }
 
 TEST_CASE("second derivatives of windows, convolutions, pooling") {
-  const auto image = [](index_t channels, std::uint64_t seed) {
-    return variable<double, extents<dyn, dyn, dyn, dyn>>(
-        randn<double>(extents<dyn, dyn, dyn, dyn>{2, channels, 5, 6}, {.seed = seed}));
-  };
-  auto x = image(2, 1);
+  auto x = images(2, 1);
   variable<double, extents<4, 1, 3, 2>> w(randn<double>(extents<4, 1, 3, 2>{}, {.seed = 2}));
   constexpr conv_options stepped{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 3}, .groups = 2};
-  CHECK(
-      twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w) * 0.1); }, x, image(2, 3), w, 1e-5));
+  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w) * 0.1); }, x, images(2, 3), w,
+                        1e-5));
   constexpr conv_transpose_options spread{
       .stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
   auto small = variable<double, extents<2, 4, 3, 2>>(randn<double>(extents<2, 4, 3, 2>{}, {.seed = 8}));
@@ -135,13 +124,13 @@ TEST_CASE("second derivatives of windows, convolutions, pooling") {
   const auto enlarged = [](auto v) { return weighed(upsample_bilinear<height_width{3, 2}>(v * v) * 0.1); };
   CHECK(twice_derivable(enlarged, small, direction, small, 1e-4));
   variable<double, extents<2, 1, 3, 2>> each(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 5}));
-  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v * v, each) * 0.1); }, x, image(2, 6),
+  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v * v, each) * 0.1); }, x, images(2, 6),
                         x, 1e-5));
-  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, each) * 0.1); }, x, image(2, 6), each,
-                        1e-5));
+  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, each) * 0.1); }, x, images(2, 6),
+                        each, 1e-5));
   CHECK(twice_derivable(
       [&](auto v) { return weighed(conv2d<stepped>(x, v * v) * 0.1); }, each,
       variable<double, extents<2, 1, 3, 2>>(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 7})), x, 1e-5));
   CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v)) * 0.1); }, x,
-                        image(2, 4), x, 1e-5));
+                        images(2, 4), x, 1e-5));
 }

@@ -342,20 +342,20 @@ WEFT_INLINE V cos(V x) {
   else return map_lanes(x, exact);
 }
 
-/// The angle in [-pi / 2, pi / 2] of the tangent x, per lane.
+/// Arc tangent per lane, in [-pi / 2, pi / 2].
 template <class V>
 WEFT_INLINE V atan(V x) {
   if constexpr (detail::is_f32<V>) {
     constexpr float c[] = {-0.33333227f, 0.19994999f, -0.14206554f, 0.10520802f, -0.067464754f, 0.02495617f};
     const V a = abs(x), one = splat<V>(1.f);
     const auto steep = less(splat<V>(2.4142136f), a), middle = less(splat<V>(0.66f), a);
-    // the angle from pi / 2, pi / 4 or 0
+    // atan(a) = base + atan(r) with base pi / 2, pi / 4 or 0, in two parts
     const V r = select(steep, -one / a, select(middle, (a - one) / (a + one), a));
-    const V from = select(steep, splat<V>(1.57079637f), select(middle, splat<V>(0.785398185f), V{}));
-    const V lost = select(steep, splat<V>(-4.37113883e-8f), select(middle, splat<V>(-2.18556941e-8f), V{}));
+    const V base = select(steep, splat<V>(1.57079637f), select(middle, splat<V>(0.785398185f), V{}));
+    const V rest = select(steep, splat<V>(-4.37113883e-8f), select(middle, splat<V>(-2.18556941e-8f), V{}));
     const V square = r * r;
     return detail::with_sign_of(x,
-                                from + (multiply_add(detail::polynomial(square, c) * square, r, r) + lost));
+                                base + (multiply_add(detail::polynomial(square, c) * square, r, r) + rest));
   } else {
     return map_lanes(x, [](auto e) { return std::atan(e); });
   }

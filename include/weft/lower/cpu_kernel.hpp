@@ -41,7 +41,8 @@ class cpu_kernel {
   using row_registers = registers<1, all_instructions>;
   using vector_registers = registers<width, all_instructions>;
 
-  /// Whether elements are computed one by one, from elements at any stride, as by kernels that copy views.
+  /// Whether no instruction depends on rows (folds, coordinates) or on a stride of 1, as in kernels that copy
+  /// views: then elements can be computed in any order.
   static constexpr bool crosses_rows = [] {
     if (code.sweeps != 1 || code.column_folds > 0) return false;
     for (int i = 0; i < count; ++i) {
@@ -124,8 +125,8 @@ class cpu_kernel {
     }
   }
 
-  /// Runs all rows of the range; those that do not fill a vector column by column, in blocks that stay in the
-  /// first cache, if the dim before the last is longer.
+  /// Runs the rows of the range. If they are shorter than a vector, and than the dim before the last, the
+  /// loop over that dim is the inner one, in blocks that fit the first cache.
   static void run_short_rows(const kernel_args& args, const kernel_range& range, row_registers& values) {
     const int last = args.order - 1;
     const index_t inner = last > 0 ? args.extent[last - 1] : 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Angles of sines, cosines, and points: formulas of the angle of a tangent.
+// Inverse trigonometric functions, as formulas of the arc tangent.
 //
 //   auto phi = atan2(y, x);      // in [-pi, pi]
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace weft::op {
 
-/// The angle of a sine.
+/// Arc sine.
 struct asin : elementwise<1> {
   static constexpr auto name = "asin";
   static constexpr interval domain{-0.9, 0.9};
@@ -19,7 +19,7 @@ struct asin : elementwise<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return g * weft::rsqrt((1 - x) * (1 + x)); }
 };
 
-/// The angle of a cosine.
+/// Arc cosine.
 struct acos : elementwise<1> {
   static constexpr auto name = "acos";
   static constexpr interval domain{-0.9, 0.9};
@@ -56,13 +56,13 @@ struct atan2 : elementwise<2> {
 
 namespace weft {
 
-/// The angle in [-pi / 2, pi / 2] whose sine is x; NaN outside of [-1, 1]. Integers and bool become f32.
+/// Arc sine, in [-pi / 2, pi / 2]; NaN outside of [-1, 1]. Integers and bool become f32.
 template <operand X>
   requires operands<X>
 constexpr auto asin(X x) {
   return apply<op::asin>(std::move(x));
 }
-/// The angle in [0, pi] whose cosine is x; NaN outside of [-1, 1]. Integers and bool become f32.
+/// Arc cosine, in [0, pi]; NaN outside of [-1, 1]. Integers and bool become f32.
 template <operand X>
   requires operands<X>
 constexpr auto acos(X x) {

@@ -182,7 +182,7 @@ struct cos : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return -(g * weft::sin(a)); }
 };
 
-/// The angle of a tangent.
+/// Arc tangent.
 struct atan : floating_primitive<1> {
   static constexpr auto name = "atan";
   static constexpr auto text = "atan(a)";

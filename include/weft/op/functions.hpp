@@ -106,7 +106,7 @@ constexpr auto sin(A a) { return apply<op::sin>(std::move(a)); }
 /// Cosine of an angle in radians; NaN at infinity.
 template <operand A> requires operands<A>
 constexpr auto cos(A a) { return apply<op::cos>(std::move(a)); }
-/// The angle in [-pi / 2, pi / 2] whose tangent is a.
+/// Arc tangent, in [-pi / 2, pi / 2].
 template <operand A> requires operands<A>
 constexpr auto atan(A a) { return apply<op::atan>(std::move(a)); }
 /// Hyperbolic tangent.

@@ -101,7 +101,7 @@ struct group_law {
 
 /// `standardize` over all elements of a group of channels, [batch, channels, ...]. v0 holds the bits of
 /// epsilon, v1 is the number of groups.
-struct group_standardize : of_rows {
+struct group_standardize : composed<1> {
   static constexpr auto name = "group_standardize";
   template <bool Holds, class... Extents>
   using law = group_law<Holds, Extents...>;

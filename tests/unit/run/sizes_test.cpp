@@ -256,7 +256,7 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
 
 namespace {
 
-/// Look-ups along dim Dim of `x`, by the indices `index` of its shape and `few`, one after another.
+/// Look-ups along dim Dim of `x`, at the indices `index` [shape of x] and `few` [N].
 template <index_t Dim, expression X, expression Index, expression Few>
 void check_look_ups(X x, Index index, Few few) {
   CAPTURE(Dim);
@@ -272,7 +272,7 @@ void check_look_ups(X x, Index index, Few few) {
 }  // namespace
 
 TEST_CASE("look-ups along every dim of views of many elements") {
-  constexpr index_t a = 61, b = 7, e = 167;  // as views; all indices are less than 7
+  constexpr index_t a = 61, b = 7, e = 167;  // operands are views of shape [a, b, e]; indices are below b
   const auto numbers = rand<float>(extents<dyn, dyn, dyn>{e, 2 * b, a}, {.seed = 3});
   const auto x = permute<2, 1, 0>(slice<1, 0, 2 * b, 2>(numbers));
   const auto check_type = [&]<class I>(I) {

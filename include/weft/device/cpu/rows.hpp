@@ -65,7 +65,8 @@ void index_select(const native_call& call) {
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
     for (index_t p = parts * task / tasks; p < parts * (task + 1) / tasks; ++p) {
       if (contiguous) {
-        std::copy(row(p), row(p) + size, out.data<T>() + p * size);
+        const T* const from = row(p);
+        std::copy(from, from + size, out.data<T>() + p * size);
         continue;
       }
       const index_t first = p * block, columns = std::min(block, size - first);
@@ -143,8 +144,8 @@ void with_indices(const strided& t, F f) {
   }
 }
 
-/// A tensor whose coordinate along a dim is an index, in walks over the rows, of the last dim, of the
-/// indices.
+/// Strides of a tensor that is accessed at an index along one dim, for a loop over the tensor of indices row
+/// by row; a row is its last dim.
 struct indexed {
   const shape& extents;   // of the indices
   index_t along, across;  // strides of the index, and of a column beside it
@@ -221,7 +222,7 @@ void scatter_add(const native_call& call) {
             const index_t row = (group / within * depth + r) * within + group % within;
             const auto* at = indices + detail::row_offset(index, row) + begin * next_index;
             const T* from = source.data<const T>() + detail::row_offset(source, row) + begin * next;
-            T* sums = out.data<T>() + to.row(row) + begin * to.across;
+            T* sums = out.data<T>() + to.row(row) + begin * across;
             for (index_t c = begin; c < end; ++c, at += next_index, from += next, sums += across) {
               const auto k = static_cast<index_t>(*at);
               T& sum = sums[detail::checked("scatter_add", k, row * width + c, extent) * along];
