@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 # g++ and every check, but the test programs that clang-asan.cmake or tsan.cmake build and that compute little; of strategies
 # that divide models, crossings that take long to compile; the longest tests of kernels for GPUs and of ranks over NCCL; and what another
-# test is near to: every header by itself, more ways to install, instruction sets, parsers, random programs on a device, second derivatives. With
+# test is near to: every header by itself, more ways to install, instruction sets, parsers, random programs on a device, second derivatives, PyTorch's results in every element type. With
 # WEFT_TEST_EXCLUDE and WEFT_TRAIN_GPT_UNITS empty, as in tests/run.sh --full, it has these, too. With more memory before g++ collects
 # garbage, a tenth less time.
 set(CMAKE_CXX_COMPILER g++ CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 --param=ggc-min-heapsize=1048576" CACHE STRING "")
 set(WEFT_TEST_EXCLUDE "^comm/(.*_test|gloo_ranks)$|^expr/lifetime|^io/|^law/(elementwise_gradient|custom_device|second_derivative)|^shape/\
-|^structure/warnings_O|^structure/headers|^structure/instructions|^package/add_subdirectory|^package/single|^package/fetch_content|^fuzz/flight|^fuzz/schedules|^random/opencl\
-|^train/(loader|checkpoint_layers|checkpoint_stages)|^chaos/pipeline_gloo|^gpu/(nccl_|tensor_cores|kernel_text|copies_and_products|index_add)|^docs/cookbook|^job/(context_ranks|expert_ranks|pipeline_ranks|experts|positions)$\
-|^parallel/(context|sequence|deferred_layers|expert_mesh|faults|grouped_queries|hook|join|live_tapes|options|overlap|schedule_mutation|step_memory|pipeline_(costs|experts|layers|models|stashing|state)|recurrent|stage_timing)|^nn/recurrent"
+|^structure/warnings_(O|g)|^structure/headers|^structure/instructions|^package/add_subdirectory|^package/single|^package/fetch_content|^fuzz/flight|^fuzz/schedules|^random/opencl\
+|^train/(loader|checkpoint_layers|checkpoint_stages)|^chaos/pipeline_gloo|^gpu/(kept_kernels_test|nccl_|tensor_cores|kernel_text|copies_and_products|index_add)|^docs/cookbook|^job/(context_ranks|expert_ranks|pipeline_ranks|experts|positions)$\
+|^agree/types|^parallel/(batch_norm|context|sequence|deferred_layers|expert_(capacity|mesh)|faults|grouped_queries|hook|join|live_tapes|options|overlap|schedule_mutation|step_memory|pipeline_(costs|experts|layers|models|stashing|state)|recurrent|stage_timing)|^nn/recurrent"
     CACHE STRING "")
 set(WEFT_TRAIN_GPT_UNITS "(f32|bf16)_.*_0$|f32_none_[1-4]" CACHE STRING "")
 include(${CMAKE_CURRENT_LIST_DIR}/common.cmake)
