@@ -4,6 +4,11 @@
 //
 //   auto model = llama::causal_lm<>::create({.layers = 16, .heads = 32, .key_heads = 8, .width = 2048, ...});
 //   weft::io::load("model.safetensors", weft::state_dict(model), {.convert = true});     // bf16 to f32
+//   auto logits = weft::eval(model(tokens));                                  // [B, T] -> [B, T, V]
+//
+//   llama::decoding next(model);                              // keeps keys and values of earlier positions
+//   auto logits = next(prompt);                               // [B, T] -> [B, V], of the last position
+//   logits = next(weft::eval(weft::cast<std::int32_t>(weft::unsqueeze<1>(weft::argmax<1>(logits)))));
 //
 // Comments name dims: B sequences, T positions, C features. Not here: the scaling of rotary positions of
 // Llama 3.1 and later for more than 8192 positions.
@@ -36,13 +41,20 @@ struct attention {
   index_t heads, key_heads;
 
   auto operator()(expression auto x_BTC) const {
-    return o_proj(let(x_BTC, [this](auto x) {
-      const auto q = weft::unflatten<-1>(q_proj(x), heads), k = weft::unflatten<-1>(k_proj(x), key_heads),
-                 v = weft::unflatten<-1>(v_proj(x), key_heads);
-      return weft::flatten<2, 3>(
-          weft::attention<weft::causal>(weft::rotary<Base>(q), weft::rotary<Base>(k), v));
-    }));
+    return let(x_BTC, [this](auto x) {
+      return result(weft::attention<weft::causal>(queries(x), keys(x), values(x)));
+    });
   }
+
+  // Their parts. `first`: the number of the first position, if it is not 0.
+  auto queries(expression auto x_BTC, auto... first) const {
+    return weft::rotary<Base>(weft::unflatten<-1>(q_proj(x_BTC), heads), first...);
+  }
+  auto keys(expression auto x_BTC, auto... first) const {
+    return weft::rotary<Base>(weft::unflatten<-1>(k_proj(x_BTC), key_heads), first...);
+  }
+  auto values(expression auto x_BTC) const { return weft::unflatten<-1>(v_proj(x_BTC), key_heads); }
+  auto result(expression auto y_BTHD) const { return o_proj(weft::flatten<2, 3>(y_BTHD)); }
 };
 
 struct mlp {
@@ -101,9 +113,67 @@ struct causal_lm {
 
   /// Logits [B, T, V] of the next tokens, for tokens [B, T].
   auto operator()(expression auto tokens_BT) const {
-    const auto& head = lm_head ? lm_head->weight : model.embed_tokens.weight;
-    return matmul(model.norm(model.layers(model.embed_tokens(tokens_BT))), weft::transpose(head));
+    return logits(model.layers(model.embed_tokens(tokens_BT)));
   }
+  /// The same of what the last block computes, [..., C].
+  auto logits(expression auto x) const {
+    return matmul(model.norm(x), weft::transpose(lm_head ? lm_head->weight : model.embed_tokens.weight));
+  }
+};
+
+/// Logits of one token after the other: keys and values of earlier positions are kept, and a call computes
+/// the new positions alone. The model and the context must outlive it.
+template <index_t Base, class Epsilon>
+class decoding {
+ public:
+  using tokens = weft::tensor<std::int32_t, weft::extents<dyn, dyn>>;
+
+  explicit decoding(const causal_lm<Base, Epsilon>& model, weft::context& c = weft::default_context())
+      : model_(model), context_(c), kept_(model.model.layers.blocks.size()) {}
+
+  /// Logits [B, V] of the token after `added` [B, T], which come after those of earlier calls. Throws
+  /// shape_error if B is not that of the first call, value_error if T is 0.
+  weft::tensor<float, weft::extents<dyn, dyn>> operator()(const tokens& added) {
+    const index_t first = positions_, count = added.extents()[1], all = first + count;
+    states x = of(model_.model.embed_tokens(added));
+    for (std::size_t l = 0; l < kept_.size(); ++l) {
+      const auto& [norm, attention, feed_norm, feed] = model_.model.layers.blocks[l];
+      auto& [keys, values] = kept_[l];
+      const states h = of(norm(x));
+      keep(keys, attention.keys(h, first), count);
+      keep(values, attention.values(h), count);
+      x = of(x + attention.result(weft::attention<weft::causal>(attention.queries(h, first),
+                                                                weft::slice<1>(keys, 0, all),
+                                                                weft::slice<1>(values, 0, all), first)));
+      x = of(x + feed(feed_norm(x)));
+    }
+    const auto logits = of(model_.logits(weft::select<1>(x, count - 1)));
+    positions_ = all;
+    return logits;
+  }
+  /// How many positions are kept.
+  index_t positions() const { return positions_; }
+
+ private:
+  using states = weft::tensor<float, weft::extents<dyn, dyn, dyn>>;      // [B, T, C]
+  using cache = weft::tensor<float, weft::extents<dyn, dyn, dyn, dyn>>;  // [B, positions, key heads, features]
+
+  auto of(const expression auto& e) { return weft::eval(e, context_); }
+
+  /// Adds `count` positions to a cache; one that is full doubles.
+  void keep(cache& all, const expression auto& added, index_t count) {
+    if (positions_ == 0) {
+      all = of(added);
+      return;
+    }
+    while (positions_ + count > all.extents()[1]) all = of(weft::concat<1>(all, weft::zeros_like(all)));
+    update(weft::slice<1>(all, positions_, positions_ + count), added, context_);
+  }
+
+  const causal_lm<Base, Epsilon>& model_;
+  weft::context& context_;
+  std::vector<std::pair<cache, cache>> kept_;  // keys and values of each block
+  index_t positions_ = 0;
 };
 
 }  // namespace llama

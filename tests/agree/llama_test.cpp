@@ -22,13 +22,26 @@ void check(const std::string& name, Model model) {
   auto logits = zeros<float>(extents<dyn, dyn, dyn>{2, 7, 23});
   io::load(path, {{"tokens", tokens.state()}, {"logits", logits.state()}, {"continued", continued.state()}});
   CHECK(test::matches(eval(model(tokens)), test::oracle::read(logits), {.of_largest = 2e-6}));
+
+  // Whole sequences, one token after the other, and all at once at the end.
+  const tensor<std::int32_t, extents<dyn, dyn>> prompt = tokens;
+  llama::decoding next(model);
+  auto of_next = next(prompt);
   for (index_t t = 0; t < 6; ++t) {
     const auto all = eval(model(tokens));
-    const auto last = slice<1>(all, 6 + t, 7 + t);
-    const tensor<std::int32_t, extents<dyn, dyn>> next = eval(cast<std::int32_t>(argmax<2>(last)));
-    for (index_t b = 0; b < 2; ++b) CHECK(next(b, 0) == continued(b, t));
-    tokens = eval(concat<1>(tokens, next));
+    CHECK(test::matches(of_next, test::oracle::read(eval(select<1>(all, 6 + t))), {.of_largest = 2e-6}));
+    const tensor<std::int32_t, extents<dyn, dyn>> chosen = eval(cast<std::int32_t>(argmax<1>(of_next, keepdim)));
+    for (index_t b = 0; b < 2; ++b) CHECK(chosen(b, 0) == continued(b, t));
+    tokens = eval(concat<1>(tokens, chosen));
+    of_next = next(chosen);
   }
+  CHECK(next.positions() == 13);
+  llama::decoding in_pieces(model);
+  in_pieces(prompt);
+  CHECK(test::matches(in_pieces(eval(slice<1>(tokens, 7, 13))), test::oracle::read(of_next), {.of_largest = 2e-6}));
+  CHECK_THROWS_AS(in_pieces(eval(slice<1>(tokens, 0, 0))), value_error);
+  CHECK_THROWS_AS(in_pieces(eval(slice<0>(tokens, 0, 1))), shape_error);
+  CHECK(in_pieces.positions() == 13);
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ void along() {
   of_x("log_softmax_" + key, [](const auto& x) { return log_softmax<Dim>(x); });
   of_x("argmax_" + key, [](const auto& x) { return argmax<Dim>(x); });
   of_x("argmin_" + key, [](const auto& x) { return argmin<Dim>(x); });
+  of_x("argmax_" + key, [](const auto& x) { return squeeze<Dim>(argmax<Dim>(x, keepdim)); });
+  of_x("argmin_" + key, [](const auto& x) { return squeeze<Dim>(argmin<Dim>(x, keepdim)); });
 }
 
 template <index_t Dim, bool Down>

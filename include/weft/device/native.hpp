@@ -134,6 +134,7 @@ constexpr bool is_started(exchange e) { return e == exchange::in_place || e == e
 
 /// The ops that select rows or check indices, as users call them; an attribute of native ops, for messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
+inline constexpr const char* probability_readers[] = {"bernoulli", "multinomial"};
 inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
 
 /// The code of a native op: a function for the CPU, source text for devices that compile kernels

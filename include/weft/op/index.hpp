@@ -7,6 +7,7 @@
 
 #include <weft/op/functions.hpp>
 #include <weft/op/movement.hpp>
+#include <weft/op/reduce.hpp>
 #include <weft/op/rule.hpp>
 
 namespace weft::op {
@@ -301,10 +302,19 @@ template <index_t... Dim, expression X>
 constexpr auto argmax(X x) {
   return detail::position_of<0, Dim...>(std::move(x));
 }
+/// The same, and dim Dim is kept with extent 1.
+template <index_t Dim, expression X>
+constexpr auto argmax(X x, keepdim_t) {
+  return unsqueeze<normalized_dim(Dim, X::static_shape.order)>(argmax<Dim>(std::move(x)));
+}
 /// Positions of the smallest elements, otherwise as argmax; NaN counts as smaller than every number.
 template <index_t... Dim, expression X>
 constexpr auto argmin(X x) {
   return detail::position_of<1, Dim...>(std::move(x));
+}
+template <index_t Dim, expression X>
+constexpr auto argmin(X x, keepdim_t) {
+  return unsqueeze<normalized_dim(Dim, X::static_shape.order)>(argmin<Dim>(std::move(x)));
 }
 
 /// Rows of zeros with a one at the index: [...] -> [..., Classes], as f32 (in PyTorch i64). An index outside

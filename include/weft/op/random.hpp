@@ -9,7 +9,9 @@
 #pragma once
 
 #include <weft/op/functions.hpp>
+#include <weft/op/index.hpp>
 #include <weft/op/rule.hpp>
+#include <weft/op/sort.hpp>
 
 namespace weft::op {
 
@@ -45,15 +47,15 @@ struct dropout : drawing<elementwise<3>> {
   }
 };
 
-/// The operand, whose elements must be in [0, 1]: others are a value_error.
+/// The operand, whose elements must be in [0, 1]: others are a value_error. v0: whose operand it is, in
+/// probability_readers.
 ///
 /// A step of its own, as `checked_index`: fused kernels cannot report errors.
 struct checked_probability : rule<1> {
   static constexpr auto kind = op_kind::native;
-  static constexpr const char* names[] = {"bernoulli"};
   static constexpr auto name = "checked_probability";
   static constexpr auto divides = "A -> A";
-  static constexpr native_code code{.names = names,
+  static constexpr native_code code{.names = probability_readers,
                                     .named_by = 0,
                                     .fault = "a probability is not in [0, 1]",
                                     .op = native_op::checked_probability};
@@ -71,6 +73,23 @@ struct bernoulli : drawing<elementwise<1>> {
     const auto p = cast_to(x, floating(x.type()));
     const auto checked = p.owner->template apply<checked_probability>(attributes{{0}, 1}, p);
     return cast_to(weft::less(random_like(p, at[0]), checked), x.type());
+  }
+};
+
+/// Probabilities, which are x over the sum of its row, over numbers of exponential distribution: those of a
+/// row are largest where a draw of one element, or of the first elements of several, takes place.
+struct multinomial : drawing<composed<1>> {
+  static constexpr auto name = "multinomial";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    return {s.order > 0, {floating(operands[0].type), s}};
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    const int order = x.extents().order;
+    const auto p = cast_to(x, floating(x.type()));
+    const auto checked = p.owner->template apply<checked_probability>(attributes{{1}, 1}, p / sum_dims(p, order - 1, order));
+    return checked / -weft::log(random_like(p, at[0]) + 0x1p-26);  // which is between 0 and 1
   }
 };
 
@@ -107,6 +126,18 @@ auto dropout(X x, float rate) {
 template <expression P>
 auto bernoulli(P p) {
   return detail::apply_drawing<op::bernoulli>(std::move(p));
+}
+/// N positions drawn from each row of the last dim, none twice, i64: [..., C] -> [..., N], with probabilities
+/// in proportion to `weights`, of any numeric type; torch.multinomial without replacement. A weight that is
+/// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. Positions of weight 0
+/// are drawn where a row has no N others. Draws as those of dropout. No derivative.
+///   auto next = eval(multinomial(softmax(logits / temperature)));        // [B, V] -> [B, 1]
+template <index_t N = 1, expression W>
+auto multinomial(W weights) {
+  static_assert(W::static_shape.order > 0, "weft: multinomial: the weights of a draw are a row: [..., C]");
+  auto drawn = detail::apply_drawing<op::multinomial>(std::move(weights));
+  if constexpr (N == 1) return argmax<-1>(std::move(drawn), keepdim);
+  else return topk<-1, N>(std::move(drawn)).indices;
 }
 /// Uniform numbers of the shape and floating dtype of `x`: multiples of 2^-24 in [0, 1), rounded to the
 /// dtype, so that 1 can occur in bf16 and f16. No derivative. PyTorch's rand_like.

@@ -146,3 +146,35 @@ TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are no
   refused(std::numeric_limits<double>::quiet_NaN(),
           "weft: bernoulli: a probability of nan at position 1 is not in [0, 1]");
 }
+
+TEST_CASE("multinomial: shares of draws, no position twice, every type of weights, weights that are none") {
+  const std::vector<double> weights{1, 2, 3, 0, 2};
+  constexpr index_t rows = 40'000;
+  const auto check = [&]<class T>(T) {
+    const auto all = eval(cast<T>(from(extents<5>{}, weights)) * ones<T>(extents<dyn, 1>{rows}));
+    double first[5]{}, both[5][5]{};
+    for (const std::int64_t drawn : eval(multinomial(all)).to_vector()) ++first[drawn];
+    const auto pairs = eval(multinomial<2>(all));
+    CHECK(pairs.extents() == shape{2, {rows, 2}});
+    for (index_t i = 0; i < rows; ++i) ++both[pairs(i, 0)][pairs(i, 1)];
+    for (int i = 0; i < 5; ++i) {
+      const double p = weights[i] / 8;
+      CHECK(std::abs(first[i] / rows - p) < 0.012);  // five standard deviations
+      for (int j = 0; j < 5; ++j)
+        CHECK(std::abs(both[i][j] / rows - (i == j ? 0 : p * weights[j] / 8 / (1 - p))) < 0.012);
+    }
+    CHECK(first[3] == 0);
+  };
+  check(float{});
+  check(double{});
+  check(bfloat16{});
+  check(std::int32_t{});
+  CHECK(eval(multinomial<5>(from(extents<5>{}, weights))).to_vector().back() == 3);  // none other is left
+  CHECK(eval(multinomial(from(extents<1>{}, std::vector<double>{1e-300}))).to_vector() == std::vector<std::int64_t>{0});
+  CHECK(eval(multinomial(zeros<float>(extents<dyn, 3>{0}))).extents() == shape{2, {0, 1}});
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& bad : {std::vector<double>{0, 0, 0}, {1, -0.5, 1}, {1, infinity, 1}, {1, nan, 1}})
+    CHECK_THROWS_AS(eval(multinomial(from(extents<3>{}, bad))), value_error);
+  CHECK_THROWS_WITH_AS(eval(multinomial(from(extents<3>{}, std::vector<double>{3, -1, 2}))),
+                       "weft: multinomial: a probability of -0.25 at position 1 is not in [0, 1]", value_error);
+}

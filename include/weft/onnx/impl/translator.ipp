@@ -118,6 +118,7 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
     case detail::number_of<op::avg_pool2d>:
     case detail::number_of<op::dropout>:  // refused by their own names
     case detail::number_of<op::bernoulli>:
+    case detail::number_of<op::multinomial>:
     case detail::number_of<op::sum>:
     case detail::number_of<op::mean>:
     case detail::number_of<op::amax>:
@@ -394,7 +395,8 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
     case detail::number_of<op::dropout>:
       if (!is_zero(n, 1)) refuse_random(n);  // the rate: 0 after set_training(model, false)
       return operand_as(n, 0, n.result.type);
-    case detail::number_of<op::bernoulli>: refuse_random(n);
+    case detail::number_of<op::bernoulli>:
+    case detail::number_of<op::multinomial>: refuse_random(n);
     default:
       if (const char* name = detail::find_operator(detail::operators_along_dim, n.op->number))
         return rounded(to_.apply(name, operands(n), {{"axis", n.at[0]}}), n.result.type);

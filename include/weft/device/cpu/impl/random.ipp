@@ -11,9 +11,9 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-WEFT_DEFINE void refuse_probability(double p, index_t position) {
+WEFT_DEFINE void refuse_probability(const char* op, double p, index_t position) {
   refuse<value_error>(
-      {"weft: bernoulli: a probability of ", p, " at position ", position, " is not in [0, 1]"});
+      {"weft: ", op, ": a probability of ", p, " at position ", position, " is not in [0, 1]"});
 }
 
 }  // namespace detail
