@@ -155,8 +155,9 @@ class decoding {
   index_t positions() const { return positions_; }
 
  private:
-  using states = weft::tensor<float, weft::extents<dyn, dyn, dyn>>;      // [B, T, C]
-  using cache = weft::tensor<float, weft::extents<dyn, dyn, dyn, dyn>>;  // [B, positions, key heads, features]
+  using states = weft::tensor<float, weft::extents<dyn, dyn, dyn>>;  // [B, T, C]
+  using cache =
+      weft::tensor<float, weft::extents<dyn, dyn, dyn, dyn>>;  // [B, positions, key heads, features]
 
   auto of(const expression auto& e) { return weft::eval(e, context_); }
 

@@ -30,6 +30,8 @@ int main() {
   compiles(empty<float>(extents<2, 3>{}));
   //| torch.rand(2, 3) | torch::rand({2, 3}) | rng.random((2, 3)) | MatrixXf::Random(2, 3), in [-1, 1]
   compiles(rand<float>(extents<2, 3>{}, {.seed = 1}));
+  //| torch.multinomial(p, 1) | torch::multinomial(p, 1) | rng.choice(3, p=p) | -
+  compiles(multinomial(full<float>(extents<3>{}, 0.5f)));
   //| torch.randn(2, 3) | torch::randn({2, 3}) | rng.standard_normal((2, 3)) | -
   compiles(randn<float>(extents<2, 3>{}, {.seed = 1}));
   //| torch.zeros_like(x) | torch::zeros_like(x) | np.zeros_like(x) | -

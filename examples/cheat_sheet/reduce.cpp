@@ -23,6 +23,8 @@ int main() {
   //| x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | -
   expect(argmax<1>(x), {2, 2});
   expect(argmin(x), {0});
+  //| x.argmax(1, keepdim=True) | x.argmax(1, true) | x.argmax(1, keepdims=True) | -
+  expect(argmax<1>(x, keepdim), {2, 2});
   //| x.sort(1, descending=True)[0], x.argsort(1) | std::get<0>(x.sort(1, true)), x.argsort(1) | -np.sort(-x, 1), x.argsort(1) | -
   expect(sort<1, descending>(x), {3, 2, 1, 6, 5, 4});
   expect(argsort<1>(x), {0, 1, 2, 0, 1, 2});

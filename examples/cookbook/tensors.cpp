@@ -74,10 +74,9 @@ int main() {
 
   section("sample");
   // [sample]
-  // Draws from softmax(logits), row by row: the Gumbel-max trick.
   auto logits = from(extents<2, 3>{}, std::vector<float>{0, 9, 0, 0, 0, 9});
-  auto noise = -log(-log(uniform_like(logits) + 1e-20f));
-  std::cout << eval(argmax<1>(logits + noise)) << '\n';
+  std::cout << eval(multinomial(softmax(logits))) << '\n';        // one position of each row
+  std::cout << eval(multinomial<2>(ones_like(logits))) << '\n';   // two different ones; weights need not add up to 1
   // [/sample]
 
   section("f64");

@@ -30,7 +30,8 @@ void check(const std::string& name, Model model) {
   for (index_t t = 0; t < 6; ++t) {
     const auto all = eval(model(tokens));
     CHECK(test::matches(of_next, test::oracle::read(eval(select<1>(all, 6 + t))), {.of_largest = 2e-6}));
-    const tensor<std::int32_t, extents<dyn, dyn>> chosen = eval(cast<std::int32_t>(argmax<1>(of_next, keepdim)));
+    const tensor<std::int32_t, extents<dyn, dyn>> chosen =
+        eval(cast<std::int32_t>(argmax<1>(of_next, keepdim)));
     for (index_t b = 0; b < 2; ++b) CHECK(chosen(b, 0) == continued(b, t));
     tokens = eval(concat<1>(tokens, chosen));
     of_next = next(chosen);
@@ -38,7 +39,8 @@ void check(const std::string& name, Model model) {
   CHECK(next.positions() == 13);
   llama::decoding in_pieces(model);
   in_pieces(prompt);
-  CHECK(test::matches(in_pieces(eval(slice<1>(tokens, 7, 13))), test::oracle::read(of_next), {.of_largest = 2e-6}));
+  CHECK(test::matches(in_pieces(eval(slice<1>(tokens, 7, 13))), test::oracle::read(of_next),
+                      {.of_largest = 2e-6}));
   CHECK_THROWS_AS(in_pieces(eval(slice<1>(tokens, 0, 0))), value_error);
   CHECK_THROWS_AS(in_pieces(eval(slice<0>(tokens, 0, 1))), shape_error);
   CHECK(in_pieces.positions() == 13);

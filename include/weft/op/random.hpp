@@ -88,7 +88,8 @@ struct multinomial : drawing<composed<1>> {
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
     const auto p = cast_to(x, floating(x.type()));
-    const auto checked = p.owner->template apply<checked_probability>(attributes{{1}, 1}, p / sum_dims(p, order - 1, order));
+    const auto checked =
+        p.owner->template apply<checked_probability>(attributes{{1}, 1}, p / sum_dims(p, order - 1, order));
     return checked / -weft::log(random_like(p, at[0]) + 0x1p-26);  // which is between 0 and 1
   }
 };
@@ -129,8 +130,8 @@ auto bernoulli(P p) {
 }
 /// N positions drawn from each row of the last dim, none twice, i64: [..., C] -> [..., N], with probabilities
 /// in proportion to `weights`, of any numeric type; torch.multinomial without replacement. A weight that is
-/// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. Positions of weight 0
-/// are drawn where a row has no N others. Draws as those of dropout. No derivative.
+/// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. Positions of weight
+/// 0 are drawn where a row has no N others. Draws as those of dropout. No derivative.
 ///   auto next = eval(multinomial(softmax(logits / temperature)));        // [B, V] -> [B, 1]
 template <index_t N = 1, expression W>
 auto multinomial(W weights) {

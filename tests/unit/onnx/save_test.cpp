@@ -276,6 +276,7 @@ TEST_CASE("save_onnx: what cannot be exported is refused with its name, and no f
   refuses(dropout(x, 0.5f), "weft: onnx: op dropout cannot be exported: its numbers are random");
   refuses(bernoulli(x), "op bernoulli cannot be exported: its numbers are random");
   refuses(uniform_like(x), "op uniform_like");
+  refuses(multinomial(x), "op multinomial cannot be exported: its numbers are random");
   refuses(apply<doubled>(x), "op doubled cannot be exported: it is not an op of weft");
   refuses(grad([](auto z) { return sum(cumprod<0>(z)); }, x), "op linear_recurrence");
   images net;

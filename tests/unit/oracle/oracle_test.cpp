@@ -47,12 +47,27 @@ const auto sample = from(extents<2, 3>{}, std::vector<double>{0.5, -1.25, 2, 3, 
 template <class... Ops>
 void check_defined(op::op_list<Ops...>) {
   const auto check = [](std::string_view name) {
-    for (const char* left_out : {"coordinate", "reduce_sum", "reduce_max", "reduce_min", "leaf", "argument",
-                                 "constant", "extent_value", "result", "contract", "index_add",
-                                 "attention_backward", "checked_index", "fold_windows",
-                                 "arg_window_max", "depthwise_conv2d",
+    for (const char* left_out : {"coordinate",
+                                 "reduce_sum",
+                                 "reduce_max",
+                                 "reduce_min",
+                                 "leaf",
+                                 "argument",
+                                 "constant",
+                                 "extent_value",
+                                 "result",
+                                 "contract",
+                                 "index_add",
+                                 "attention_backward",
+                                 "checked_index",
+                                 "fold_windows",
+                                 "arg_window_max",
+                                 "depthwise_conv2d",
                                  "depthwise_weight_gradient",  // users do not write them
-                                 "uniform_like", "dropout", "checked_probability", "bernoulli",
+                                 "uniform_like",
+                                 "dropout",
+                                 "checked_probability",
+                                 "bernoulli",
                                  "multinomial"})  // random
       if (name == left_out) return;
     CAPTURE(std::string(name));

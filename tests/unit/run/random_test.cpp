@@ -170,11 +170,14 @@ TEST_CASE("multinomial: shares of draws, no position twice, every type of weight
   check(bfloat16{});
   check(std::int32_t{});
   CHECK(eval(multinomial<5>(from(extents<5>{}, weights))).to_vector().back() == 3);  // none other is left
-  CHECK(eval(multinomial(from(extents<1>{}, std::vector<double>{1e-300}))).to_vector() == std::vector<std::int64_t>{0});
+  CHECK(eval(multinomial(from(extents<1>{}, std::vector<double>{1e-300}))).to_vector() ==
+        std::vector<std::int64_t>{0});
   CHECK(eval(multinomial(zeros<float>(extents<dyn, 3>{0}))).extents() == shape{2, {0, 1}});
-  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity(),
+               nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& bad : {std::vector<double>{0, 0, 0}, {1, -0.5, 1}, {1, infinity, 1}, {1, nan, 1}})
     CHECK_THROWS_AS(eval(multinomial(from(extents<3>{}, bad))), value_error);
   CHECK_THROWS_WITH_AS(eval(multinomial(from(extents<3>{}, std::vector<double>{3, -1, 2}))),
-                       "weft: multinomial: a probability of -0.25 at position 1 is not in [0, 1]", value_error);
+                       "weft: multinomial: a probability of -0.25 at position 1 is not in [0, 1]",
+                       value_error);
 }

@@ -37,7 +37,8 @@ void checked_probability(const native_call& call) {
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
     for (index_t i = p.size() * task / tasks; i < p.size() * (task + 1) / tasks; ++i) {
       const T x = p.data<const T>()[element_offset(p.extents, p.stride, 0, p.extents.order, i)];
-      if (!(x >= T{} && x <= T{1})) detail::refuse_probability(probability_readers[call.at[0]], static_cast<double>(x), i);
+      if (!(x >= T{} && x <= T{1}))
+        detail::refuse_probability(probability_readers[call.at[0]], static_cast<double>(x), i);
       out.data<T>()[i] = x;
     }
   });
