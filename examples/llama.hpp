@@ -10,8 +10,8 @@
 //   auto logits = next(prompt);                               // [B, T] -> [B, V], of the last position
 //   logits = next(weft::eval(weft::cast<std::int32_t>(weft::unsqueeze<1>(weft::argmax<1>(logits)))));
 //
-// Comments name dims: B sequences, T positions, C features. Not here: the scaling of rotary positions of
-// Llama 3.1 and later for more than 8192 positions.
+// Llama 3.2 1B: causal_lm<500'000, weft::per_million<10>, weft::rope_scaling{.factor = 32}>. Comments name
+// dims: B sequences, T positions, C features.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ struct config {
 };
 
 /// `Base`: rope_theta.
-template <index_t Base>
+template <index_t Base, weft::rope_scaling Scaling>
 struct attention {
   linear_without_bias<> q_proj, k_proj, v_proj, o_proj;
   index_t heads, key_heads;
@@ -48,10 +48,10 @@ struct attention {
 
   // Their parts. `first`: the number of the first position, if it is not 0.
   auto queries(expression auto x_BTC, auto... first) const {
-    return weft::rotary<Base>(weft::unflatten<-1>(q_proj(x_BTC), heads), first...);
+    return weft::rotary<Base, Scaling>(weft::unflatten<-1>(q_proj(x_BTC), heads), first...);
   }
   auto keys(expression auto x_BTC, auto... first) const {
-    return weft::rotary<Base>(weft::unflatten<-1>(k_proj(x_BTC), key_heads), first...);
+    return weft::rotary<Base, Scaling>(weft::unflatten<-1>(k_proj(x_BTC), key_heads), first...);
   }
   auto values(expression auto x_BTC) const { return weft::unflatten<-1>(v_proj(x_BTC), key_heads); }
   auto result(expression auto y_BTHD) const { return o_proj(weft::flatten<2, 3>(y_BTHD)); }
@@ -66,10 +66,10 @@ struct mlp {
 };
 
 /// `Epsilon`: rms_norm_eps.
-template <index_t Base, class Epsilon>
+template <index_t Base, class Epsilon, weft::rope_scaling Scaling>
 struct block {
   weft::rms_normalization<dyn, Epsilon> input_layernorm;
-  attention<Base> self_attn;
+  attention<Base, Scaling> self_attn;
   weft::rms_normalization<dyn, Epsilon> post_attention_layernorm;
   llama::mlp mlp;
 
@@ -81,16 +81,17 @@ struct block {
   }
 };
 
-template <index_t Base, class Epsilon>
+template <index_t Base, class Epsilon, weft::rope_scaling Scaling>
 struct decoder {
   weft::embedding_table<> embed_tokens;
-  weft::repeat<block<Base, Epsilon>> layers;
+  weft::repeat<block<Base, Epsilon, Scaling>> layers;
   weft::rms_normalization<dyn, Epsilon> norm;
 };
 
-template <index_t Base = 10'000, class Epsilon = weft::per_million<10>>
+template <index_t Base = 10'000, class Epsilon = weft::per_million<10>,
+          weft::rope_scaling Scaling = weft::rope_scaling{}>
 struct causal_lm {
-  decoder<Base, Epsilon> model;
+  decoder<Base, Epsilon, Scaling> model;
   std::optional<linear_without_bias<>> lm_head;  // none: the embedding's own weight
 
   static causal_lm create(const config& c, const weft::device& where = weft::default_device()) {
@@ -123,12 +124,12 @@ struct causal_lm {
 
 /// Logits of one token after the other: keys and values of earlier positions are kept, and a call computes
 /// the new positions alone. The model and the context must outlive it.
-template <index_t Base, class Epsilon>
+template <index_t Base, class Epsilon, weft::rope_scaling Scaling>
 class decoding {
  public:
   using tokens = weft::tensor<std::int32_t, weft::extents<dyn, dyn>>;
 
-  explicit decoding(const causal_lm<Base, Epsilon>& model, weft::context& c = weft::default_context())
+  explicit decoding(const causal_lm<Base, Epsilon, Scaling>& model, weft::context& c = weft::default_context())
       : model_(model), context_(c), kept_(model.model.layers.blocks.size()) {}
 
   /// Logits [B, V] of the token after `added` [B, T], which come after those of earlier calls. Throws
@@ -171,7 +172,7 @@ class decoding {
     update(weft::slice<1>(all, positions_, positions_ + count), added, context_);
   }
 
-  const causal_lm<Base, Epsilon>& model_;
+  const causal_lm<Base, Epsilon, Scaling>& model_;
   weft::context& context_;
   std::vector<std::pair<cache, cache>> kept_;  // keys and values of each block
   index_t positions_ = 0;

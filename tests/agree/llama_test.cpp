@@ -64,3 +64,18 @@ TEST_CASE(
                                                                          .features = 6,
                                                                          .tied = true}));
 }
+
+TEST_CASE("Llama: rotary positions that are scaled, kept and in between") {
+  constexpr rope_scaling scaling{.factor = 8,
+                                 .low_freq_factor = 0.5,
+                                 .high_freq_factor = 3,
+                                 .original_max_position_embeddings = 32};
+  check("llama_scaled", llama::causal_lm<100, per_million<10>, scaling>::create({.layers = 2,
+                                                                                 .heads = 2,
+                                                                                 .key_heads = 2,
+                                                                                 .width = 16,
+                                                                                 .hidden = 20,
+                                                                                 .vocabulary = 23,
+                                                                                 .features = 16,
+                                                                                 .tied = true}));
+}

@@ -15,7 +15,10 @@ sizes = dict(hidden_size=16, num_hidden_layers=2, intermediate_size=20, vocab_si
 for name, options in {
         "llama": dict(num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False),
         "llama_tied": dict(num_attention_heads=2, num_key_value_heads=1, head_dim=6, rms_norm_eps=1e-6, tie_word_embeddings=True,
-                           rope_parameters={"rope_type": "default", "rope_theta": 500000.0})}.items():
+                           rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+        "llama_scaled": dict(num_attention_heads=2, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                             rope_parameters={"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 0.5,
+                                              "high_freq_factor": 3.0, "original_max_position_embeddings": 32})}.items():
     torch.manual_seed(3)
     model = LlamaForCausalLM(LlamaConfig(**sizes, **options)).eval()
     with torch.no_grad():

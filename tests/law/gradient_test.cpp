@@ -152,6 +152,8 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(rotary<100>(pairs, 2)), pairs));
   auto each = from(extents<dyn, dyn>{2, 3}, std::vector<std::int32_t>{5, 0, 2, 1, 2, 3});
   CHECK(derivable(weighed(rotary(pairs, each)), pairs));
+  constexpr rope_scaling scaling{.factor = 8, .original_max_position_embeddings = 40};
+  CHECK(derivable(weighed(rotary<100, scaling>(pairs, each)), pairs));
 }
 
 TEST_CASE("let: shared and written out are the same") {

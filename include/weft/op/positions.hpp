@@ -3,13 +3,29 @@
 // divide the positions among each other.
 //
 //   auto y = attention<causal>(rotary(q), rotary(k), v);      // [batch, position, head, feature]
+//   auto turned = rotary<500'000, rope_scaling{.factor = 32}>(q);                 // as Llama 3.2
 //   auto valid = sum_over_positions(sum(mask));     // the same on every rank along axis cp
 #pragma once
+
+#include <numbers>
 
 #include <weft/device/native.hpp>
 #include <weft/op/functions.hpp>
 #include <weft/op/index.hpp>
 #include <weft/op/join.hpp>
+
+namespace weft {
+
+/// Rotary positions for longer sequences than a model was first trained for, as in Llama 3.1 and later:
+/// `rope_scaling` of its config.json, of type "llama3". Pairs of features that turn less than low_freq_factor
+/// times within the original positions turn `factor` times as slowly, those that turn more than
+/// high_freq_factor times as without it, and those between in between. With the factor 1 nothing changes.
+struct rope_scaling {
+  number_argument factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  index_t original_max_position_embeddings = 8192;
+};
+
+}  // namespace weft
 
 namespace weft::op {
 
@@ -39,8 +55,9 @@ struct rotary_type_law {
   static_assert(Holds, "weft: rotary: the elements must be floating-point numbers, and positions integers");
 };
 
-/// Base of rotary positions: features i and i + D/2 turned by the angle position * base^(-2i/D). v0 holds the
-/// bits of the base.
+/// Base of rotary positions: features i and i + D/2 turned by the angle position * base^(-2i/D), or less. v0
+/// holds the bits of the base, v2 to v5 the members of a rope_scaling, the numbers as bits; v2 is 0 without
+/// one.
 template <int Arity>
 struct turns_pairs : composed<Arity> {
   template <bool Holds, class... Extents>
@@ -55,16 +72,22 @@ struct turns_pairs : composed<Arity> {
 
  protected:
   /// `position` is [position] or [batch, position].
-  static constexpr auto turned(double base, auto x, auto position, bool back) {
+  static constexpr auto turned(const attributes& at, auto x, auto position, bool back) {
     auto& g = *x.owner;
     const dtype t = x.type();
     const shape s = x.extents();
     const index_t half = g.dims.divide(s[3], 2);
-    const auto frequency = weft::pow(base, g.coordinate(half, t) / g.extent(half, t));
+    const auto turn = weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));  // positions
     shape of_heads = position.extents();
     of_heads.append(1);
     of_heads.append(1);
-    const auto angle = reshape_to(cast_to(position, t), of_heads) / frequency;
+    auto angle = reshape_to(cast_to(position, t), of_heads) / turn;
+    if (at[2] != 0) {
+      const double factor = number_of(at, 2), low = number_of(at, 3), high = number_of(at, 4);
+      const auto turns = static_cast<double>(at[5]) / (2 * std::numbers::pi * turn);  // in the original positions
+      const auto share = weft::minimum(weft::maximum((turns - low) / (high - low), 0), 1);
+      angle = angle * (share + (1 - share) / factor);
+    }
     const auto c = weft::cos(angle), sine = weft::sin(angle), by = back ? -sine : sine;
     const auto a = slice_dim(x, 3, 0, half), b = slice_dim(x, 3, half, s[3]);
     return g.template apply<concat>(attributes{{3}, 1}, a * c - b * by, b * c + a * by);
@@ -75,12 +98,12 @@ struct turns_pairs : composed<Arity> {
 struct rotary : turns_pairs<1> {
   static constexpr unsigned extents = 0b10;
   static constexpr auto name = "rotary";
-  static constexpr auto value(attributes at, auto x) {
-    return turned(number_of(at), x, positions_of(x, at[1]), false);
+  static constexpr auto value(const attributes& at, auto x) {
+    return turned(at, x, positions_of(x, at[1]), false);
   }
   static constexpr auto vjp(auto g, auto y, auto) {
     const attributes at = y.attribute_values();
-    return turned(number_of(at), g, positions_of(g, at[1]), true);
+    return turned(at, g, positions_of(g, at[1]), true);
   }
 
  private:
@@ -104,16 +127,33 @@ struct rotary_at : turns_pairs<2> {
     return result;
   }
   static constexpr auto value(const attributes& at, auto x, auto positions) {
-    return turned(number_of(at), x, positions, false);
+    return turned(at, x, positions, false);
   }
   static constexpr auto vjp(auto g, auto y, auto, auto positions) {
-    return std::array{turned(number_of(y.attribute_values()), g, positions, true), no_gradient(g)};
+    return std::array{turned(y.attribute_values(), g, positions, true), no_gradient(g)};
   }
 };
 
 }  // namespace weft::op
 
 namespace weft {
+
+namespace detail {
+template <index_t Base, index_t First, rope_scaling S>
+constexpr auto attributes_of_rotary() {
+  static_assert(Base > 0 && S.factor > 0 && S.original_max_position_embeddings > 0 &&
+                    S.low_freq_factor < S.high_freq_factor,
+                "weft: rotary: base, factor and original positions are positive, and low_freq_factor is less "
+                "than high_freq_factor");
+  constexpr index_t base = number_bits(static_cast<double>(Base))[0];
+  if constexpr (S.factor == 1) return attr<base, First>{};
+  else
+    return attr<base, First, S.factor.bits, S.low_freq_factor.bits, S.high_freq_factor.bits,
+                S.original_max_position_embeddings>{};
+}
+template <index_t Base, index_t First, rope_scaling Scaling>
+using turns = decltype(attributes_of_rotary<Base, First, Scaling>());
+}  // namespace detail
 
 /// `x`, summed over the ranks along axis cp, on each of them; without that axis `x`. For statistics of a loss
 /// that are about whole sequences: each rank adds up its own positions, and this adds up those of all. A
@@ -127,18 +167,18 @@ auto sum_over_positions(X x) {
 /// their products depend on the distance of two positions. Features i and i + D/2 are a pair, as in GPT-NeoX
 /// and LLaMA (Hugging Face's layout of weights), which is turned by the angle position * base^(-2i/D).
 /// The positions are 0 to T - 1. x keeps its shape and type; bf16 and f16 are computed in f32 and rounded
-/// once. D must be even.
-template <index_t Base = 10'000, expression X>
+/// once. D must be even. `Scaling`: for longer sequences than a model was first trained for.
+template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x) {
-  using turn = attr<number_bits(static_cast<double>(Base))[0], 0>;
+  using turn = detail::turns<Base, 0, Scaling>;
   return detail::rounded_once([](auto of) { return apply<op::rotary, turn>(std::move(of)); }, std::move(x));
 }
 /// The same for positions first, first + 1, ...: of later queries and keys, with those of all earlier
 /// positions in a cache. Throws shape_error if `first` is negative.
-template <index_t Base = 10'000, expression X>
+template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x, index_t first) {
   if (first < 0) refuse<shape_error>({"weft: rotary: the first position is ", first});
-  using turn = attr<number_bits(static_cast<double>(Base))[0], dyn>;
+  using turn = detail::turns<Base, dyn, Scaling>;
   const auto turned = [first](auto of) {
     return detail::apply_sized<op::rotary, turn>({first}, std::move(of));
   };
@@ -146,9 +186,9 @@ constexpr auto rotary(X x, index_t first) {
 }
 /// The same for given positions, integers [T] or [B, T]: of sequences that are padded at the left, and where
 /// ranks divide positions (axis cp), those of this rank: rotary(q, own.positions()).
-template <index_t Base = 10'000, expression X, expression Positions>
+template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X, expression Positions>
 constexpr auto rotary(X x, Positions positions) {
-  using turn = attr<number_bits(static_cast<double>(Base))[0]>;
+  using turn = detail::turns<Base, 0, Scaling>;
   const auto turned = [p = std::move(positions)](auto of) {
     return apply<op::rotary_at, turn>(std::move(of), p);
   };

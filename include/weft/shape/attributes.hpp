@@ -62,7 +62,14 @@ constexpr shape shape_of(const attributes& a) {
 constexpr attributes number_bits(double x) {
   return {{std::bit_cast<index_t>(x)}, 1};
 }
-/// The double whose bits are the first attribute.
-constexpr double number_of(const attributes& a) { return std::bit_cast<double>(a[0]); }
+/// A double as a template argument, by its bits: clang before 18 takes no floating-point numbers as such.
+struct number_argument {
+  index_t bits;
+  constexpr number_argument(double x) : bits(std::bit_cast<index_t>(x)) {}  // NOLINT: implicit
+  constexpr operator double() const { return std::bit_cast<double>(bits); }
+};
+
+/// The double whose bits are attribute `i`.
+constexpr double number_of(const attributes& a, int i = 0) { return std::bit_cast<double>(a[i]); }
 
 }  // namespace weft

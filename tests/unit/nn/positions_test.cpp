@@ -22,6 +22,10 @@ template <class A, class B>
 test::comparison near(const A& a, const B& b, double within = 1e-5) {
   return test::matches(test::oracle::read(a), test::oracle::read(b), {.of_largest = within});
 }
+template <class A>
+test::comparison near(const A& a, const test::oracle::array& b) {
+  return test::matches(test::oracle::read(a), b, {.of_largest = 1e-5});
+}
 
 }  // namespace
 
@@ -55,6 +59,21 @@ TEST_CASE("rotary: given positions are those of ranks that divide them") {
     const context_part own = run.part_of_context(9);
     CHECK(eval(rotary(own.of(x), own.positions()), run).to_vector() == own.of(whole).to_vector());
   });
+}
+
+TEST_CASE("rotary: scaled for longer sequences") {
+  const auto x = randn<float>(heads{2, 7, 3, 16});
+  const auto places = generate<std::int32_t>(extents<dyn, dyn>{2, 7}, [](index_t i) { return i * 11 % 97; });
+  const auto check = [&]<rope_scaling Scaling>() {
+    const auto at_once = rotary<50, Scaling>(x, 30);
+    CHECK(near(eval(at_once), test::oracle::value(at_once)));
+    const auto at_places = rotary<50, Scaling>(x, places);
+    CHECK(near(eval(at_places), test::oracle::value(at_places)));
+    CHECK(!near(eval(at_once), eval(rotary<50>(x, 30)), 1e-3));
+  };
+  check.operator()<rope_scaling{.factor = 8, .original_max_position_embeddings = 40}>();
+  check.operator()<rope_scaling{.factor = 2.5, .low_freq_factor = 0.5, .high_freq_factor = 1.5, .original_max_position_embeddings = 20}>();
+  CHECK(eval(rotary<50, rope_scaling{.high_freq_factor = 9}>(x, 30)).to_vector() == eval(rotary<50>(x, 30)).to_vector());
 }
 
 TEST_CASE("rotary: types, and what is wrong is said") {
