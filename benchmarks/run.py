@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Compares weft with its peers; benchmarks/run.sh builds what it runs.
 
-    benchmarks/run.py BUILD_FOLDER THREADS [FAMILY[:TASKS]...]     # families: gpt busy ops layers tiny products; by default all
+    benchmarks/run.py BUILD_FOLDER THREADS [FAMILY[:TASKS]...]     # families: gpt busy ops layers tiny llama products; by default all
 
 TASKS is a regular expression: of the family, tasks whose names match.
 
@@ -22,7 +22,7 @@ import subprocess
 import sys
 
 build, threads = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-wanted = dict((a + ":").split(":")[:2] for a in sys.argv[3:] or ["gpt", "busy", "ops", "layers", "tiny", "products"])
+wanted = dict((a + ":").split(":")[:2] for a in sys.argv[3:] or ["gpt", "busy", "ops", "layers", "tiny", "llama", "products"])
 here = pathlib.Path(__file__).parent
 peers = build / "peers"
 cores = sorted(os.sched_getaffinity(0))[:threads]
@@ -115,7 +115,7 @@ def commands_of(family):
     """weft first, then those that were built, and a script for PyTorch."""
     commands = {p.name[len(family) + 1:]: [p, threads] for p in sorted(peers.glob(f"{family}_*"))}
     script = here / f"peers/{family}_pytorch.py"
-    if script.exists() and of_pytorch("torch.__version__"):
+    if script.exists() and of_pytorch("__import__('transformers').__version__" if family == "llama" else "torch.__version__"):
         commands["PyTorch"] = [sys.executable, script, threads]
     return {"weft": commands.pop("weft"), **commands}
 
@@ -220,7 +220,8 @@ if "gpt" in wanted:
     gpt_steps()
 if "busy" in wanted:
     busy_core()
-for name, what in ("ops", "Single ops"), ("layers", "Layers forward and backward"), ("tiny", "Twenty small steps"):
+for name, what in (("ops", "Single ops"), ("layers", "Layers forward and backward"), ("tiny", "Twenty small steps"),
+                   ("llama", "Llama of 134 million parameters, generating")):
     if name in wanted:
         family(name, what, 9)
 if "products" in wanted:

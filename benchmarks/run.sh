@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 # Builds weft and the peers that are on this machine, compares them, prints Markdown tables of ratios.
 #
-#   benchmarks/run.sh [THREADS [FAMILY[:TASKS]...]]   # families: gpt busy ops layers tiny products; by default all; as run.py
+#   benchmarks/run.sh [THREADS [FAMILY[:TASKS]...]]   # families: gpt busy ops layers tiny llama products; by default all; as run.py
 #
-# Peers: PyTorch (python3 -c 'import torch'), whose wheel has LibTorch, and Debian's libtorch-dev, libopenblas-openmp-dev,
-# libdnnl-dev, libeigen3-dev, libxtensor-dev. What is missing is left out. Where other programs run, `chrt -r 50 benchmarks/run.sh`,
+# Peers: PyTorch (python3 -c 'import torch'), whose wheel has LibTorch, with transformers for llama, and Debian's libtorch-dev,
+# libopenblas-openmp-dev, libdnnl-dev, libeigen3-dev, libxtensor-dev. What is missing is left out. Where other programs run, `chrt -r 50 benchmarks/run.sh`,
 # as root, is disturbed less.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ peer() {
   g++ -std=c++20 -O3 -march=native -w -Iinclude "$source" -o "$at/peers/$name" "$@" ||
     echo "without $name: it does not build" >&2
 }
-for name in gpt ops tiny layers products; do peer ${name}_weft /usr/include/tbb -DWEFT_WITH_TBB=1 -Wno-psabi -ltbb; done
+for name in gpt ops tiny layers llama products; do peer ${name}_weft /usr/include/tbb -DWEFT_WITH_TBB=1 -Wno-psabi -ltbb; done
 peer products_onednn /usr/include/oneapi/dnnl/dnnl.hpp -ldnnl
 peer products_onednn_packed /usr/include/oneapi/dnnl/dnnl.hpp -DWEFT_PACKED -ldnnl
 peer ops_memcpy /usr/include/string.h -fopenmp

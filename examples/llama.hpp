@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Llama (Touvron et al., 2023; Llama 2 and 3) with the names of Hugging Face's weights, which load as they
+// Llama (Touvron et al., 2023; Llama 2 to 3.2) with the names of Hugging Face's weights, which load as they
 // are:
 //
 //   auto model = llama::causal_lm<>::create({.layers = 16, .heads = 32, .key_heads = 8, .width = 2048, ...});
@@ -129,7 +129,8 @@ class decoding {
  public:
   using tokens = weft::tensor<std::int32_t, weft::extents<dyn, dyn>>;
 
-  explicit decoding(const causal_lm<Base, Epsilon, Scaling>& model, weft::context& c = weft::default_context())
+  explicit decoding(const causal_lm<Base, Epsilon, Scaling>& model,
+                    weft::context& c = weft::default_context())
       : model_(model), context_(c), kept_(model.model.layers.blocks.size()) {}
 
   /// Logits [B, V] of the token after `added` [B, T], which come after those of earlier calls. Throws

@@ -614,11 +614,12 @@ array turned(const call& c, F at) {
   for_each(x.extents, [&](const position& p) {
     if (p[3] >= width / 2) return;
     const index_t real = element_at(x.extents, p), imaginary = real + width / 2;
-    double per_position = std::exp(-std::log(number_of(c.at)) * static_cast<double>(p[3]) /
-                                   (static_cast<double>(width) / 2));
+    double per_position =
+        std::exp(-std::log(number_of(c.at)) * static_cast<double>(p[3]) / (static_cast<double>(width) / 2));
     if (c.at[2] != 0) {  // Llama 3.1's scaling, as transformers writes it
       const double factor = number_of(c.at, 2), low = number_of(c.at, 3), high = number_of(c.at, 4);
-      const double wavelength = 2 * 3.14159265358979323846 / per_position, original = static_cast<double>(c.at[5]);
+      const double wavelength = 2 * 3.14159265358979323846 / per_position,
+                   original = static_cast<double>(c.at[5]);
       if (wavelength > original / low) per_position /= factor;
       else if (wavelength >= original / high) {
         const double smooth = (original / wavelength - low) / (high - low);

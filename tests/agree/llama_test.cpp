@@ -66,10 +66,8 @@ TEST_CASE(
 }
 
 TEST_CASE("Llama: rotary positions that are scaled, kept and in between") {
-  constexpr rope_scaling scaling{.factor = 8,
-                                 .low_freq_factor = 0.5,
-                                 .high_freq_factor = 3,
-                                 .original_max_position_embeddings = 32};
+  constexpr rope_scaling scaling{
+      .factor = 8, .low_freq_factor = 0.5, .high_freq_factor = 3, .original_max_position_embeddings = 32};
   check("llama_scaled", llama::causal_lm<100, per_million<10>, scaling>::create({.layers = 2,
                                                                                  .heads = 2,
                                                                                  .key_heads = 2,

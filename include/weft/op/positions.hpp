@@ -84,7 +84,8 @@ struct turns_pairs : composed<Arity> {
     auto angle = reshape_to(cast_to(position, t), of_heads) / turn;
     if (at[2] != 0) {
       const double factor = number_of(at, 2), low = number_of(at, 3), high = number_of(at, 4);
-      const auto turns = static_cast<double>(at[5]) / (2 * std::numbers::pi * turn);  // in the original positions
+      const auto turns =
+          static_cast<double>(at[5]) / (2 * std::numbers::pi * turn);  // in the original positions
       const auto share = weft::minimum(weft::maximum((turns - low) / (high - low), 0), 1);
       angle = angle * (share + (1 - share) / factor);
     }

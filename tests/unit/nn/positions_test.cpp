@@ -72,8 +72,12 @@ TEST_CASE("rotary: scaled for longer sequences") {
     CHECK(!near(eval(at_once), eval(rotary<50>(x, 30)), 1e-3));
   };
   check.operator()<rope_scaling{.factor = 8, .original_max_position_embeddings = 40}>();
-  check.operator()<rope_scaling{.factor = 2.5, .low_freq_factor = 0.5, .high_freq_factor = 1.5, .original_max_position_embeddings = 20}>();
-  CHECK(eval(rotary<50, rope_scaling{.high_freq_factor = 9}>(x, 30)).to_vector() == eval(rotary<50>(x, 30)).to_vector());
+  check.operator()<rope_scaling{.factor = 2.5,
+                                .low_freq_factor = 0.5,
+                                .high_freq_factor = 1.5,
+                                .original_max_position_embeddings = 20}>();
+  CHECK(eval(rotary<50, rope_scaling{.high_freq_factor = 9}>(x, 30)).to_vector() ==
+        eval(rotary<50>(x, 30)).to_vector());
 }
 
 TEST_CASE("rotary: types, and what is wrong is said") {
