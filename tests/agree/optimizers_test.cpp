@@ -57,8 +57,8 @@ TEST_CASE("SGD") {
   steps_of("sgd_nesterov", sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true});
 }
 TEST_CASE("Adam and AdamW") {
-  steps_of("adam", adam(0.01));
-  steps_of("adam_decay", adamw{.lr = 0.01, .weight_decay = 0.1, .decoupled = false});
+  steps_of("adam", adam{.lr = 0.01});
+  steps_of("adam_decay", adam{.lr = 0.01, .weight_decay = 0.1});
   steps_of("adamw", adamw{.lr = 0.01});
 }
 

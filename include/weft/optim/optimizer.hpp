@@ -81,59 +81,33 @@ extern template void sgd::update(const parameter_update<bfloat16>&) const;
 extern template void sgd::update(const parameter_update<float16>&) const;
 #endif
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW. State: "exp_avg" and
-/// "exp_avg_sq". Unlike PyTorch's, biases are corrected by the steps of the optimizer, also of a parameter
-/// whose first gradient comes later (docs/semantics.md). Throws value_error at a step if a setting is
-/// negative or NaN, or beta1 or beta2 is 1 or more.
-struct adamw {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-  int decay_from_order = 0;  // parameters of lower order (biases, norms) are not decayed
-  bool decoupled = true;     // false: decay is part of the gradient, as in Adam
-  optimizer_state state{};
-  std::int64_t steps = 0;
-  static constexpr bool assigns_once = true;
-  static constexpr const char* saved_as = "adamw";
+namespace detail {
+/// What a step of Adam and of AdamW needs.
+struct adam_settings {
+  double lr, beta1, beta2, eps;
+  double decay;              // lr * decay * value is subtracted from the value
+  double decay_in_gradient;  // decay_in_gradient * value is added to the gradient
+  std::int64_t steps;
 
-  /// Updates every parameter that has a gradient, which is multiplied by `scale`, and drops the gradients
-  /// (update_parameters). `c` is on the device of the model. Throws usage_error if no parameter has a
-  /// gradient, value_error if a setting is out of range.
-  template <class Model>
-  void step(Model& model, double scale = 1, context& c = default_context()) {
-    update_parameters(*this, model, scale, c);
-  }
-  /// Compile-time error: no model.
-  template <class Model = void>
-  void step() {
-    static_assert(detail::unsupported<Model>,
-                  "weft: optimizer: step takes the model: optimizer.step(model); "
-                  "it clears the gradients");
-  }
-
-  template <element T>
-  void update(const parameter_update<T>& u) const;
-  void check() const {
-    detail::require_fields(
-        "adamw",
-        {{"lr", lr}, {"eps", eps}, {"weight_decay", weight_decay}, {"steps", static_cast<double>(steps)}});
-    detail::require_fractions("adamw", {{"beta1", beta1}, {"beta2", beta2}});
+  void check(const char* optimizer) const {
+    require_fields(optimizer, {{"lr", lr},
+                               {"eps", eps},
+                               {"weight_decay", decay + decay_in_gradient},
+                               {"steps", static_cast<double>(steps)}});
+    require_fractions(optimizer, {{"beta1", beta1}, {"beta2", beta2}});
   }
 };
 
 template <element T>
-void adamw::update(const parameter_update<T>& u) const {
-  const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps));
-  const double correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
-  const auto b1 = u.number(beta1), rest1 = u.number(1 - beta1);
-  const auto b2 = u.number(beta2), rest2 = u.number(1 - beta2);
+void adam_update(const parameter_update<T>& u, const adam_settings& s) {
+  const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.steps));
+  const double correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.steps));
+  const auto b1 = u.number(s.beta1), rest1 = u.number(1 - s.beta1);
+  const auto b2 = u.number(s.beta2), rest2 = u.number(1 - s.beta2);
   // m / correction1 / (sqrt(v) / root + eps), rearranged to save one product per element
   const double root = std::sqrt(correction2);
-  const auto rate = u.number(lr * root / correction1), offset = u.number(eps * root);
-  const double decay = u.order() >= decay_from_order ? weight_decay : 0;
-  const auto shrink = u.number(decoupled ? 1 - lr * decay : 1);
-  const auto coupled = u.number(decoupled ? 0 : decay);
+  const auto rate = u.number(s.lr * root / correction1), offset = u.number(s.eps * root);
+  const auto shrink = u.number(1 - s.lr * s.decay), coupled = u.number(s.decay_in_gradient);
   const auto first = u.state("exp_avg"), second = u.state("exp_avg_sq");
   const auto decayed_first = first * b1, decayed_second = second * b2;
   const auto slope = u.gradient();
@@ -150,13 +124,78 @@ void adamw::update(const parameter_update<T>& u) const {
            first, second);
 }
 #ifdef WEFT_COMPILED
-extern template void adamw::update(const parameter_update<float>&) const;
-extern template void adamw::update(const parameter_update<double>&) const;
-extern template void adamw::update(const parameter_update<bfloat16>&) const;
-extern template void adamw::update(const parameter_update<float16>&) const;
+extern template void adam_update(const parameter_update<float>&, const adam_settings&);
+extern template void adam_update(const parameter_update<double>&, const adam_settings&);
+extern template void adam_update(const parameter_update<bfloat16>&, const adam_settings&);
+extern template void adam_update(const parameter_update<float16>&, const adam_settings&);
 #endif
+}  // namespace detail
 
-/// Adam (Kingma and Ba, 2015), as torch.optim.Adam; weight decay, if set, is added to the gradient.
-inline adamw adam(double lr = 1e-3) { return adamw{.lr = lr, .weight_decay = 0, .decoupled = false}; }
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW. State: "exp_avg" and
+/// "exp_avg_sq". Unlike PyTorch's, biases are corrected by the steps of the optimizer, also of a parameter
+/// whose first gradient comes later (docs/semantics.md). Throws value_error at a step if a setting is
+/// negative or NaN, or beta1 or beta2 is 1 or more.
+struct adamw {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  int decay_from_order = 0;  // parameters of lower order (biases, norms) are not decayed
+  optimizer_state state{};
+  std::int64_t steps = 0;
+  static constexpr bool assigns_once = true;
+  static constexpr const char* saved_as = "adamw";
+
+  /// As sgd::step.
+  template <class Model>
+  void step(Model& model, double scale = 1, context& c = default_context()) {
+    update_parameters(*this, model, scale, c);
+  }
+  /// Compile-time error: no model.
+  template <class Model = void>
+  void step() {
+    static_assert(detail::unsupported<Model>,
+                  "weft: optimizer: step takes the model: optimizer.step(model); "
+                  "it clears the gradients");
+  }
+
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    const double decay = u.order() >= decay_from_order ? weight_decay : 0;
+    detail::adam_update(u, {lr, beta1, beta2, eps, decay, 0, steps});
+  }
+  void check() const {
+    detail::adam_settings{lr, beta1, beta2, eps, weight_decay, 0, steps}.check(saved_as);
+  }
+};
+
+/// Adam (Kingma and Ba, 2015), as torch.optim.Adam: weight decay is added to the gradient. Otherwise as
+/// adamw.
+struct adam {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  int decay_from_order = 0;  // as in adamw
+  optimizer_state state{};
+  std::int64_t steps = 0;
+  static constexpr bool assigns_once = true;
+  static constexpr const char* saved_as = "adam";
+
+  /// As sgd::step.
+  template <class Model>
+  void step(Model& model, double scale = 1, context& c = default_context()) {
+    update_parameters(*this, model, scale, c);
+  }
+
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    const double decay = u.order() >= decay_from_order ? weight_decay : 0;
+    detail::adam_update(u, {lr, beta1, beta2, eps, 0, decay, steps});
+  }
+  void check() const {
+    detail::adam_settings{lr, beta1, beta2, eps, 0, weight_decay, steps}.check(saved_as);
+  }
+};
 
 }  // namespace weft

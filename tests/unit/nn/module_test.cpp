@@ -110,7 +110,7 @@ TEST_CASE("optimisers: one step by hand") {
   CHECK(after(sgd{.lr = 0.1, .momentum = 0.5, .nesterov = true}) ==
         doctest::Approx(0.7f - 0.1f * (1.4f + 0.5f * (1.4f + 0.5f * 2))));
   // Adam's first step is lr whatever the gradient; decay shrinks first.
-  CHECK(after(adam(0.1)) == doctest::Approx(0.8f).epsilon(1e-3));
+  CHECK(after(adam{.lr = 0.1}) == doctest::Approx(0.8f).epsilon(1e-3));
   CHECK(after(adamw{.lr = 0.1, .weight_decay = 0.5}) ==
         doctest::Approx((0.95 - 0.1) * 0.95 - 0.1).epsilon(1e-3));
 }
@@ -284,7 +284,7 @@ TEST_CASE("optimisers update a parameter and its state in one kernel") {
     return counts->launches;
   };
   CHECK(launches_of(adamw{.weight_decay = 0.1}) == 2);  // weight and bias
-  CHECK(launches_of(adam()) == 2);
+  CHECK(launches_of(adam{}) == 2);
   CHECK(launches_of(sgd{.momentum = 0.9, .weight_decay = 0.1, .nesterov = true}) == 2);
 }
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// Steps of adam and adamw for parameters of all types, for weft::compiled.
+#pragma once
+
+#include <weft/optim/optimizer.hpp>
+
+namespace weft::detail {
+
+template void adam_update(const parameter_update<float>&, const adam_settings&);
+template void adam_update(const parameter_update<double>&, const adam_settings&);
+template void adam_update(const parameter_update<bfloat16>&, const adam_settings&);
+template void adam_update(const parameter_update<float16>&, const adam_settings&);
+
+}  // namespace weft::detail
