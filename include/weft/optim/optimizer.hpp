@@ -164,9 +164,7 @@ struct adamw {
     const double decay = u.order() >= decay_from_order ? weight_decay : 0;
     detail::adam_update(u, {lr, beta1, beta2, eps, decay, 0, steps});
   }
-  void check() const {
-    detail::adam_settings{lr, beta1, beta2, eps, weight_decay, 0, steps}.check(saved_as);
-  }
+  void check() const { detail::adam_settings{lr, beta1, beta2, eps, weight_decay, 0, steps}.check(saved_as); }
 };
 
 /// Adam (Kingma and Ba, 2015), as torch.optim.Adam: weight decay is added to the gradient. Otherwise as
@@ -193,9 +191,7 @@ struct adam {
     const double decay = u.order() >= decay_from_order ? weight_decay : 0;
     detail::adam_update(u, {lr, beta1, beta2, eps, 0, decay, steps});
   }
-  void check() const {
-    detail::adam_settings{lr, beta1, beta2, eps, 0, weight_decay, steps}.check(saved_as);
-  }
+  void check() const { detail::adam_settings{lr, beta1, beta2, eps, 0, weight_decay, steps}.check(saved_as); }
 };
 
 }  // namespace weft
