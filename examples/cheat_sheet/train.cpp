@@ -109,6 +109,8 @@ int main() {
   compiles(eval(kl_div<reduction_kind::sum>(log_softmax(logits), probabilities)));
   //| optimizer = AdamW(model.parameters(), lr=1e-3) | AdamW optimizer(model->parameters(), 1e-3); | - | -
   adamw optimizer{.lr = 1e-3};
+  //| torch.optim.Adam(model.parameters(), lr=1e-3) | Adam(model->parameters(), 1e-3) | - | -
+  adam without_decay{.lr = 1e-3};
   //| torch.optim.Muon(model.parameters(), lr=0.02) | - | - | -
   muon for_matrices{.lr = 0.02};
   //| torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe") | LBFGS(model->parameters(), LBFGSOptions().line_search_fn("strong_wolfe")) | - | -
