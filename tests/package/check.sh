@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A consumer finds weft in one of five ways, and gets no warnings from weft's headers whatever it turns on.
+# A consumer finds weft in one of six ways, and gets no warnings from weft's headers whatever it turns on.
 #
-#   check.sh find_package|add_subdirectory|fetch_content|plain|single SOURCE FOLDER [COMPILER [BUILT]]
+#   check.sh find_package|add_subdirectory|fetch_content|plain|single|conan SOURCE FOLDER [COMPILER [BUILT]]
 #
 # BUILT: a build folder with weft::compiled, which is installed; without it one is built.
 set -euo pipefail
@@ -42,11 +42,20 @@ if [ "$way" = find_package ]; then
   fi
   run cmake --install "$built" --prefix "$at/prefix"
 fi
-run cmake -S "$source/tests/package" -B "$at/build" "${quick[@]}" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
-  "-DCMAKE_PREFIX_PATH=$at/prefix"
+packages=("-DCMAKE_PREFIX_PATH=$at/prefix")
+if [ "$way" = conan ]; then  # oneTBB is the system's
+  export CONAN_HOME=$at/home CXX=$compiler
+  run conan profile detect
+  run conan remote disable conancenter
+  run conan create "$source/tests/package/onetbb.py"
+  run conan create "$source" -s compiler.cppstd=20
+  run conan install --requires "weft/[*]" -s compiler.cppstd=20 -g CMakeDeps -g CMakeToolchain -of "$at/found"
+  packages=("-DCMAKE_TOOLCHAIN_FILE=$at/found/conan_toolchain.cmake")
+fi
+run cmake -S "$source/tests/package" -B "$at/build" "${quick[@]}" "-DWAY=${way/conan/find_package}" "-DWEFT_SOURCE=$source" "${packages[@]}"
 case $way in  # weft::compiled is built for one of them
   find_package) targets=(consumer_weft consumer_precompiled consumer_compiled) ;;
-  add_subdirectory) targets=(consumer_weft consumer_precompiled) ;;
+  add_subdirectory | conan) targets=(consumer_weft consumer_precompiled) ;;
   fetch_content) targets=(consumer_weft) ;;  # then it is add_subdirectory
 esac
 for target in "${targets[@]}"; do
