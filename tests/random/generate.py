@@ -410,6 +410,22 @@ class Compare(Op):
 
 
 @register
+class Kind(Op):
+    name = "kind"
+    smooth = False
+
+    def propose(self, g):
+        return [g.pick(lambda v: v.type != "bool" and (v.exact or v.special))], {"op": g.rng.choice(("isnan", "isfinite"))}
+
+    def infer(self, p, x):
+        need(x.type != "bool" and (x.exact or x.special))
+        return Value("bool", x.dims, 0, 1, True)
+
+    def text(self, p, x):
+        return f"{p['op']}({x})"
+
+
+@register
 class Logic(Op):
     name = "logic"
     smooth = False
@@ -968,6 +984,58 @@ class Norm(Op):
 
 
 @register
+class GroupNorm(Op):
+    name = "group_norm"
+
+    def propose(self, g):
+        x = g.pick(lambda v: 2 <= v.order() <= 5 and v.type in ("f64", "f32"))
+        v = g.value(x)
+        groups = g.rng.choice([n for n in range(1, v.dims[1].size + 1) if v.dims[1].size % n == 0])
+        return [x] + [g.leaf_like(v.dims[1:2], v.type) for _ in range(2)], {"groups": groups}
+
+    def infer(self, p, x, w, b):
+        need(x.floating() and x.order() > 1 and x.dims[1].size % p["groups"] == 0 and not x.special and x.high - x.low > 0.5)
+        of_group = math.prod(d.size for d in x.dims[1:]) // p["groups"]
+        need(of_group > 1 and w.type == b.type == x.type and w.dims == b.dims == x.dims[1:2])
+        limit = math.sqrt(of_group) * w.largest() + b.largest()
+        return x.like(low=-limit, high=limit, exact=False)
+
+    def text(self, p, *names):
+        return f"group_norm<{p['groups']}>({', '.join(names)})"
+
+
+@register
+class Rotary(Op):
+    name = "rotary"
+
+    def propose(self, g):
+        x = g.find(lambda v: v.order() == 4 and v.floating() and v.dims[3].size % 2 == 0)
+        if not x or g.rng.random() < 0.3:
+            sizes = ((1, 2, 3), (1, 2, 3, 5, 9), (1, 2, 3), (0, 2, 4, 6, 10))
+            x = g.leaf_like(tuple(Dim(g.rng.choice(s), g.rng.random() < 0.6) for s in sizes), g.rng.choice([t for t in g.types if t in FLOATS]))
+        dims = g.value(x).dims
+        p = {"base": g.rng.choice((10000, 100)), "scaled": g.rng.random() < 0.4, "first": g.rng.choice((None, None, 0, 5))}
+        if p["first"] is not None or g.rng.random() < 0.4:
+            return [x], p
+        of = tuple(Dim(d.size, d.static if g.rng.random() < 0.7 else not d.static) for d in dims[g.rng.choice((0, 1)):2])
+        return [x, g.new_leaf(Value(g.rng.choice(("i64", "i32", "u8")), of, 0, 9, True), "integer")], p
+
+    def infer(self, p, x, positions=None):
+        need(x.order() == 4 and x.floating() and not x.special and x.dims[3].size % 2 == 0)
+        dims = x.dims
+        if positions:
+            need(positions.order() in (1, 2) and positions.type in INTEGERS and positions.largest() < 10)
+            first = 2 - positions.order()
+            dims = dims[:first] + tuple(unify(a, b) for a, b in zip(dims[first:2], positions.dims)) + dims[2:]
+        return settled(x.like(dims=dims, low=-1.5 * x.largest(), high=1.5 * x.largest(), exact=False))
+
+    def text(self, p, x, positions=None):
+        scaling = ", rope_scaling{.factor = 4, .original_max_position_embeddings = 64}" if p["scaled"] else ""
+        more = f", {positions}" if positions else "" if p["first"] is None else f", {p['first']}"
+        return f"rotary<{p['base']}{scaling}>({x}{more})"
+
+
+@register
 class Attention(Op):
     name = "attention"
 
@@ -1068,9 +1136,11 @@ class PairLoss(Op):
 
     def propose(self, g):
         x = g.pick(lambda v: v.type in ("f64", "f32", "f16", "bf16"))
-        op = g.rng.choice(("mse_loss", "bce_with_logits"))
+        op = g.rng.choice(("mse_loss", "mse_loss", "bce_with_logits", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div"))
         v = g.value(x)
-        if op == "mse_loss":
+        if op == "kl_div":
+            return [x, g.new_leaf(Value(v.type, v.dims, 0.05, 1.0), "real")], {"op": op, "kind": g.rng.choice(("mean", "sum", "none"))}
+        if op != "bce_with_logits":
             return g.pair(x, same_type=True), {"op": op, "kind": g.rng.choice(("mean", "sum", "none"))}
         targets = g.new_leaf(Value(v.type, v.dims, 0.0, 1.0), "real")
         return [x, targets], {"op": op, "kind": g.rng.choice(("mean", "sum", "none"))}
@@ -1080,12 +1150,19 @@ class PairLoss(Op):
         if p["op"] == "bce_with_logits":
             need(0 <= y.low and y.high <= 1)
             high = 2 * x.largest() + 1
-        else:
+        elif p["op"] == "kl_div":
+            need(0.05 <= y.low and y.high <= 1)
+            high = 3 + x.largest()
+        elif p["op"] == "mse_loss":
             high = (x.largest() + y.largest())**2
+        else:
+            high = x.largest() + y.largest()
         need(x.order() == y.order() and all(a.size == b.size for a, b in zip(x.dims, y.dims)))
-        return reduced(p, Value(x.type, broadcast(x, y), -high if p["op"] != "mse_loss" else 0.0, high))
+        return reduced(p, Value(x.type, broadcast(x, y), -high if p["op"] in ("bce_with_logits", "kl_div") else 0.0, high))
 
     def text(self, p, x, y):
+        if p["op"] in ("huber_loss", "smooth_l1_loss"):
+            return f"{p['op']}<reduction_kind::{p['kind']}>({x}, {y}, 0.7)"
         return f"{p['op']}<reduction_kind::{p['kind']}>({x}, {y})"
 
 
@@ -1332,6 +1409,25 @@ class Pool(Op):
         return f"{p['op']}<{pair(*p['size'])}, {options}>({x})"
 
 
+@register
+class PoolOfSequences(Op):
+    name = "pool1d"
+
+    def propose(self, g):
+        size = g.rng.choice((1, 2, 2, 3, 4))
+        x = g.pick(lambda v: 1 <= v.order() <= 3 and v.elements() > 0)
+        return [x], {"op": g.rng.choice(("max_pool", "avg_pool")), "size": size, "step": g.rng.choice((1, 2, 3)), "padding": g.rng.randint(0, size // 2)}
+
+    def infer(self, p, x):
+        need(1 <= x.order() <= 3 and x.elements() > 0)
+        wide = {**p, "op": p["op"] + "2d", "size": [1, p["size"]], "step": [1, p["step"]], "padding": [0, p["padding"]]}
+        made = OPS["pool"].infer(wide, x.like(dims=x.dims[:-1] + (ONE, x.dims[-1])))
+        return made.like(dims=made.dims[:-2] + made.dims[-1:])
+
+    def text(self, p, x):
+        return f"{p['op']}1d<{p['size']}, pool_options{{.stride = {p['step']}, .padding = {p['padding']}}}>({x})"
+
+
 def convolved(g):
     """For a convolution: the element type, the images, their channels, the groups of these, the outputs of a group."""
     t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
@@ -1369,6 +1465,29 @@ class Convolution(Op):
     def text(self, p, x, w):
         fields = ", ".join(f".{k} = {{{p[v][0]}, {p[v][1]}}}" for k, v in (("stride", "step"), ("padding", "padding"), ("dilation", "inner")))
         return f"conv2d<conv_options{{{fields}, .groups = {p['groups']}}}>({x}, {w})"
+
+
+@register
+class ConvolutionOfSequences(Op):
+    name = "conv1d"
+
+    def propose(self, g):
+        t, groups, made = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"]), g.rng.choice((1, 1, 2)), g.rng.choice((1, 2))
+        x = g.find(lambda v: v.order() == 3 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
+        if not x or g.rng.random() < 0.5:
+            x = g.leaf_like(tuple(Dim(g.rng.choice(s), g.rng.random() < 0.6) for s in ((1, 2, 3), (groups, 2 * groups), (1, 2, 3, 5, 8, 13))), t)
+        weight = g.leaf_like((Dim(groups * made, g.rng.random() < 0.6), Dim(g.value(x).dims[1].size // groups, g.rng.random() < 0.6),
+                              Dim(g.rng.choice((1, 2, 3)), True)), t)
+        return [x, weight], {"step": g.rng.choice((1, 1, 2)), "padding": g.rng.choice((0, 1, 2)), "inner": g.rng.choice((1, 1, 2)), "groups": groups}
+
+    def infer(self, p, x, w):
+        need(x.order() == w.order() == 3)
+        wide = {**p, "step": [1, p["step"]], "padding": [0, p["padding"]], "inner": [1, p["inner"]]}
+        made = OPS["conv2d"].infer(wide, *(v.like(dims=v.dims[:2] + (ONE, v.dims[2])) for v in (x, w)))
+        return made.like(dims=made.dims[:2] + made.dims[3:])
+
+    def text(self, p, x, w):
+        return f"conv1d<conv_options{{.stride = {p['step']}, .padding = {p['padding']}, .dilation = {p['inner']}, .groups = {p['groups']}}}>({x}, {w})"
 
 
 @register
