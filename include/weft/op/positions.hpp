@@ -77,15 +77,14 @@ struct turns_pairs : composed<Arity> {
     const dtype t = x.type();
     const shape s = x.extents();
     const index_t half = g.dims.divide(s[3], 2);
-    const auto turn = weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));  // positions
+    const auto radian = weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));  // in positions
     shape of_heads = position.extents();
     of_heads.append(1);
     of_heads.append(1);
-    auto angle = reshape_to(cast_to(position, t), of_heads) / turn;
+    auto angle = reshape_to(cast_to(position, t), of_heads) / radian;
     if (at[2] != 0) {
       const double factor = number_of(at, 2), low = number_of(at, 3), high = number_of(at, 4);
-      const auto turns =
-          static_cast<double>(at[5]) / (2 * std::numbers::pi * turn);  // in the original positions
+      const auto turns = static_cast<double>(at[5]) / (2 * std::numbers::pi * radian);
       const auto share = weft::minimum(weft::maximum((turns - low) / (high - low), 0), 1);
       angle = angle * (share + (1 - share) / factor);
     }

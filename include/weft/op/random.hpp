@@ -76,14 +76,14 @@ struct bernoulli : drawing<elementwise<1>> {
   }
 };
 
-/// Probabilities, which are x over the sum of its row, over numbers of exponential distribution: those of a
-/// row are largest where a draw of one element, or of the first elements of several, takes place.
+/// Weights, divided by the sum of their row and by exponentially distributed numbers: the positions of the
+/// largest results of a row are a draw without replacement (Efraimidis and Spirakis, 2006).
 struct multinomial : drawing<composed<1>> {
   static constexpr auto name = "multinomial";
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    return {s.order > 0, {floating(operands[0].type), s}};
+    return {s.order > 0, {compute_type(floating(operands[0].type)), s}};  // rounded ones would be equal
   }
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;

@@ -34,7 +34,7 @@ WEFT_DEFINE void assign(context& c, const executable& p, const operands& o, cons
   tensor_state& target = *o.leaves[0];
   weft::detail::require_own_memory(target);
   if (!(target.where == c.where())) refuse_device(0, target, c.where());
-  const specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
+  specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
   const strided to = i.copied_view(target.memory.data());
   strided from;
   from.type = value.type;
