@@ -31,8 +31,17 @@
 #define WEFT_ISA baseline
 #endif
 
-#ifdef __FAST_MATH__
-#error "weft needs IEEE infinities and NaN (masks, softmax): compile without -ffast-math"
+#if __cplusplus < 202002L
+#error "weft needs C++20: compile with -std=c++20, by g++ 12 or clang 16 or later"
+#endif
+#ifndef __cpp_exceptions
+#error "weft reports errors by exceptions: compile without -fno-exceptions"
+#endif
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "weft needs IEEE infinities and NaN (masks, softmax): compile without -ffast-math and -ffinite-math-only"
+#endif
+#if defined(min) || defined(max)
+#error "min or max is a macro, which standard headers and weft cannot be read with: #undef it before"
 #endif
 
 #ifndef WEFT_WITH_TBB

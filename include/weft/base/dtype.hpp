@@ -212,7 +212,7 @@ struct any_number {
 template <class Number>
 constexpr dtype number_beside(dtype t) {
   if (is_floating(t)) return t;
-  if (std::is_floating_point_v<Number>) return dtype::f32;
+  if (!std::is_integral_v<Number>) return dtype::f32;
   return t == dtype::boolean && !std::is_same_v<Number, bool> ? dtype::i64 : t;
 }
 

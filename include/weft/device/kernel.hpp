@@ -54,7 +54,12 @@ struct kernel_range {
   void* scratch;       // scratch_size units for each scratch row
   const fold_blocks* blocks = nullptr;
   void* sums = nullptr;  // scratch_size units for each fold of columns
+  void* sums_of_run = nullptr;  // the same, for the sums of run_of_rows rows, if these are more
 };
+
+/// So many rows are folded before what came of them is folded with that of the rows before: as few additions
+/// after each other as that takes keep long sums accurate.
+inline constexpr index_t run_of_rows = 128;
 
 /// Scratch memory for a row of `size` elements, in units of 8 bytes, rounded up to vectors of 64 bytes, which
 /// kernels store whole.

@@ -25,7 +25,8 @@ concept graph_value = std::derived_from<std::remove_cvref_t<T>, graph_value_base
 
 /// What an op accepts as an operand: an expression, a graph value or a number.
 template <class T>
-concept operand = expression<T> || graph_value<T> || std::is_arithmetic_v<std::remove_cvref_t<T>>;
+concept operand = expression<T> || graph_value<T> || std::is_arithmetic_v<std::remove_cvref_t<T>> ||
+                  element<std::remove_cvref_t<T>>;
 
 /// Operands of one op: at least one of them is not a plain number.
 template <class... Ts>

@@ -73,14 +73,17 @@ constexpr void convert_operands(const op_info& op, value* v, int count) {
   for (int i = first; i < count; ++i) v[i] = cast_to(v[i], common);
 }
 
-/// Converts operands of storage types to the types of computation; returns whether there were any. Formulas
-/// keep their bool operands, which they use as conditions.
-constexpr bool widen_operands(const op_info& op, value* v, int count) {
+/// Converts operands of storage types to the types of computation, and integers to that of the result where
+/// the op says so; returns whether there were any. Formulas keep their bool operands, which they use as
+/// conditions.
+constexpr bool widen_operands(const op_info& op, value* v, int count, dtype result) {
   bool found = false;
   for (int i = first_number(op); op.widens && i < count; ++i) {
     const dtype t = v[i].type();
-    if (compute_type(t) == t || (t == dtype::boolean && op.kind == op::op_kind::composed)) continue;
-    v[i] = cast_to(v[i], compute_type(t));
+    const bool to_floats = op.in_floats && is_floating(result) && !is_floating(t);
+    const dtype computed = compute_type(to_floats ? result : t);
+    if (computed == t || (t == dtype::boolean && op.kind == op::op_kind::composed)) continue;
+    v[i] = cast_to(v[i], computed);
     found = true;
   }
   return found;
@@ -115,7 +118,7 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
     specs[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
   const inferred law = detail::read_law(dims, op, at, specs, count);
-  if (detail::widen_operands(op, v, count)) return cast_to(apply(op, at, v, count), law.value.type);
+  if (detail::widen_operands(op, v, count, law.value.type)) return cast_to(apply(op, at, v, count), law.value.type);
   n.result = law.value;
   if (is_formula && !keeps_formulas) return cast_to({this, op.expand(*this, n)}, law.value.type);
   for (int i = 0; i < count; ++i)

@@ -48,6 +48,7 @@ struct op_info {
   bool converts;
   /// Whether operands of storage types are widened: op/rule.hpp.
   bool widens;
+  bool in_floats;
   /// Whether it declares a derivative.
   bool has_vjp;
   /// The derivative of an op defined by the user; those of the library are in a table.

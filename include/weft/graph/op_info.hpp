@@ -99,6 +99,7 @@ constexpr op_info make_info() {
   info.cotangents = Op::cotangents;
   info.arity = Op::arity;
   info.widens = Op::widens;
+  info.in_floats = Op::in_floats;
   info.extents = Op::extents;
   info.number = op::number_of_op<Op>;
   info.instruction = requires { Op::text; } || Op::kind == op::op_kind::reduce ? info.number : -1;

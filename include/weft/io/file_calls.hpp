@@ -44,6 +44,8 @@ class file_calls {
     errno = reason;
     return result;
   }
+  /// Sets the permissions of a file that is being written.
+  virtual int set_mode(int file, mode_t mode) { return ::fchmod(file, mode); }
   /// Renames a file or folder; an existing file `to` is replaced atomically if `from` is a file.
   virtual int rename(const std::string& from, const std::string& to) {
     return std::rename(from.c_str(), to.c_str());

@@ -67,6 +67,8 @@ class new_file {
   }
 
   void append(std::string_view part);
+  /// The permissions that it has from then on.
+  void set_mode(mode_t mode);
   /// The content is on the disk when this returns; the name is after the folder is synced.
   void finish();
 
@@ -75,6 +77,18 @@ class new_file {
   std::string path_;
   int file_;
   bool finished_ = false;
+};
+
+/// The right to a path: while a thread has it, others of the process wait for it.
+class path_claim {
+ public:
+  explicit path_claim(const std::string& path);
+  path_claim(const path_claim&) = delete;
+  path_claim& operator=(const path_claim&) = delete;
+  ~path_claim();
+
+ private:
+  std::string path_;
 };
 
 /// Writes a new file, whose content is on the disk when this returns; its name is after the folder is synced.
@@ -87,12 +101,12 @@ inline void sync_folder(file_calls& calls, const std::string& path) {
 }
 
 /// Replaces a file atomically: at any moment, even after a power failure, `path` has the whole old or the
-/// whole new content. The temporary file is `path`.partial; it is removed unless `finish` is reached.
+/// whole new content. It keeps its permissions. Threads that replace the same file do so one after the other.
+/// The temporary file is `path`.partial; it is removed unless `finish` is reached.
 class replacement_file {
  public:
   /// Throws io_error if `path` is not a regular file, or the temporary file cannot be written.
-  replacement_file(file_calls& calls, std::string path)
-      : calls_(&calls), path_(std::move(path)), file_(calls, cleared(calls, path_)) {}
+  replacement_file(file_calls& calls, std::string path);
 
   void append(std::string_view part) { file_.append(part); }
   void finish();
@@ -104,6 +118,7 @@ class replacement_file {
 
   file_calls* calls_;
   std::string path_;
+  path_claim claim_;
   new_file file_;
 };
 

@@ -49,12 +49,13 @@ struct cross_entropy : composed<2> {
     const auto label = class_of(at, labels, logits);
     const auto hit = chosen(logits, label);
     const auto top = max_dims(logits, order - 1, order);
-    const auto log_sum = weft::log(sum_dims(weft::exp(logits - top), order - 1, order)) + top;
+    const auto shifted = logits - top;  // added to the logarithm, `top` would hide it where it is large
+    const auto log_sum = weft::log(sum_dims(weft::exp(shifted), order - 1, order));
     const double smoothing = std::bit_cast<double>(at[1]);
-    auto loss = log_sum - sum_dims(weft::where(hit, logits, 0), order - 1, order) * (1 - smoothing);
+    auto loss = log_sum - sum_dims(weft::where(hit, shifted, 0), order - 1, order) * (1 - smoothing);
     if (smoothing > 0) {
       const auto classes = element_count(logits, {1, {logits.extents().last()}});
-      loss = loss - sum_dims(logits, order - 1, order) * (smoothing / classes);
+      loss = loss - sum_dims(shifted, order - 1, order) * (smoothing / classes);
     }
     const auto kept = weft::where(weft::less(label, 0), 0, loss);
     return reshape_to(kept, labels.extents());
@@ -141,14 +142,21 @@ constexpr auto reduced(E e) {
   else return e;
 }
 
+/// Integers as f32, as in formulas over one operand: differences of u8 would wrap.
+template <expression X>
+constexpr auto in_floats(X x) {
+  if constexpr (is_floating(dtype_of<typename X::value_type>)) return x;
+  else return cast<float>(std::move(x));
+}
+
 /// f(input, target), which are the losses of the elements, reduced.
 template <reduction_kind How, class F, expression X, expression Y>
 constexpr auto loss_of_pair(F f, X input, Y target) {
   static_assert(can_be_equal(X::static_shape, Y::static_shape),
                 "weft: loss: input and target must have the same shape: a target [N] beside [N, 1] would be "
                 "repeated; unsqueeze<1>(target), or flatten<0, 1>(input)");
-  return rounded_once([&](auto x, auto y) { return reduced<How>(f(x, y)); }, std::move(input),
-                      std::move(target));
+  return rounded_once([&](auto x, auto y) { return reduced<How>(f(x, y)); }, in_floats(std::move(input)),
+                      in_floats(std::move(target)));
 }
 
 /// d^2 / 2 of the difference where |d| is at most delta, and delta (|d| - delta / 2) above.
@@ -289,7 +297,8 @@ constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double marg
       return detail::reduced<How>(relu(distance(std::move(p)) - distance(std::move(n)) + margin));
     });
   };
-  return detail::rounded_once(of_rows, std::move(anchor), std::move(positive), std::move(negative));
+  return detail::rounded_once(of_rows, detail::in_floats(std::move(anchor)), detail::in_floats(std::move(positive)),
+                              detail::in_floats(std::move(negative)));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or

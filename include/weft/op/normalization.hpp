@@ -18,6 +18,7 @@ namespace weft::op {
 
 /// Base of formulas of rows, which keep the shape; integers become f32.
 struct of_rows : composed<1> {
+  static constexpr bool in_floats = true;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
@@ -27,6 +28,7 @@ struct of_rows : composed<1> {
 
 /// Base of formulas along a dim, v0.
 struct along_dim : composed<1> {
+  static constexpr bool in_floats = true;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
@@ -102,6 +104,7 @@ struct group_law {
 /// `standardize` over all elements of a group of channels, [batch, channels, ...]. v0 holds the bits of
 /// epsilon, v1 is the number of groups.
 struct group_standardize : composed<1> {
+  static constexpr bool in_floats = true;
   static constexpr auto name = "group_standardize";
   template <bool Holds, class... Extents>
   using law = group_law<Holds, Extents...>;
@@ -131,6 +134,7 @@ struct channel_law {
 /// Base of ops of channels, of x [batch, channels, ...].
 template <int Arity>
 struct of_channels : composed<Arity> {
+  static constexpr bool in_floats = true;
   template <bool Holds, class... Extents>
   using law = channel_law<Holds, Extents...>;
 

@@ -85,6 +85,7 @@ struct reduced_dims {
 
 /// Base of reductions over a set of dims: v0 is the set as bits, v1 whether they are kept.
 struct dims_reduction : composed<1> {
+  static constexpr bool in_floats = true;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const reduced_dims reduced(at);

@@ -70,6 +70,8 @@ struct rule {
   /// and f16 are widened to f32, those of u8 and (except in formulas) bool to i32, and the result is
   /// converted to its type at the end.
   static constexpr bool widens = false;
+  /// Of a formula that widens: whether integers become the floating type of its result first.
+  static constexpr bool in_floats = false;
   // An op of kind native may state which dims ranks can divide (placement/shared_dims.hpp), as in einsum:
   //   static constexpr auto divides = "b.h. b.h. -> b.h.";      // batch elements or heads, nothing else
   // Each rank then computes the op on its parts. Without it, every rank computes it on whole operands.
@@ -129,7 +131,7 @@ struct on_numbers : Rule {
 template <int Arity>
 struct elementwise : rule<Arity> {
   static constexpr auto kind = op_kind::composed;
-  static constexpr bool widens = true;
+  static constexpr bool widens = true, in_floats = true;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);

@@ -92,6 +92,37 @@ TEST_CASE("a file is replaced whole, and only a file") {
   CHECK(std::distance(fs::directory_iterator(f.path), {}) == 2);  // x and y.partial: no leftovers
 }
 
+TEST_CASE("a file that is replaced keeps its permissions") {
+  const folder f;
+  const auto mode = [&](const char* name) { return static_cast<int>(fs::status(f / name).permissions()); };
+  for (const int kept : {0600, 0640, 0666, 0444}) {
+    CAPTURE(kept);
+    fs::remove(f / "x");
+    io::replace_file(io::system_calls(), f / "x", {"one"});
+    fs::permissions(f / "x", static_cast<fs::perms>(kept));
+    io::replace_file(io::system_calls(), f / "x", {"two"});
+    CHECK(mode("x") == kept);
+    CHECK(io::input_file(f / "x").text() == "two");
+  }
+}
+
+TEST_CASE("threads that replace one file wait for each other, and the last one remains") {
+  const folder f;
+  std::vector<std::string> failures(4), texts;
+  for (int i = 0; i < 4; ++i) texts.push_back(std::string(100'000, static_cast<char>('a' + i)));
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 25 && failures[i].empty(); ++round)
+        failures[i] = failure([&] { io::replace_file(io::system_calls(), f / "x", {texts[i]}); });
+    });
+  for (std::thread& t : threads) t.join();
+  for (const std::string& of_thread : failures) CHECK(of_thread == "");
+  const std::string left = io::input_file(f / "x").text();
+  CHECK(std::count(texts.begin(), texts.end(), left) == 1);
+  CHECK(std::distance(fs::directory_iterator(f.path), {}) == 1);
+}
+
 TEST_CASE("folders are made, trees deleted, links in them not followed") {
   const folder f;
   io::make_folders(io::system_calls(), f / "a/b/c");

@@ -5,6 +5,9 @@
 #include <dirent.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <set>
 
 #include <weft/base/config.hpp>
 #include <weft/io/files.hpp>
@@ -76,6 +79,10 @@ WEFT_DEFINE void new_file::append(std::string_view part) {
   }
 }
 
+WEFT_DEFINE void new_file::set_mode(mode_t mode) {
+  if (calls_->set_mode(file_, mode) != 0) fail_at(path_, "the permissions of the file before cannot be kept");
+}
+
 WEFT_DEFINE void new_file::finish() {
   if (calls_->sync(file_) != 0) fail_at(path_, "writing failed");
   if (calls_->close(std::exchange(file_, -1)) != 0) fail_at(path_, "writing failed");
@@ -86,6 +93,37 @@ WEFT_DEFINE void write_new_file(file_calls& calls, const std::string& path, cons
   new_file file(calls, path);
   for (const std::string_view part : parts) file.append(part);
   file.finish();
+}
+
+namespace detail {
+/// The paths that threads of the process have claimed.
+struct claimed_paths {
+  std::mutex changing;
+  std::condition_variable released;
+  std::set<std::string> paths;
+};
+inline claimed_paths& all_claimed_paths() {
+  static claimed_paths all;
+  return all;
+}
+}  // namespace detail
+
+WEFT_DEFINE path_claim::path_claim(const std::string& path) : path_(path) {
+  auto& [changing, released, paths] = detail::all_claimed_paths();
+  std::unique_lock lock(changing);
+  while (!paths.insert(path_).second) released.wait(lock);
+}
+WEFT_DEFINE path_claim::~path_claim() {
+  auto& [changing, released, paths] = detail::all_claimed_paths();
+  const std::lock_guard lock(changing);
+  paths.erase(path_);
+  released.notify_all();
+}
+
+WEFT_DEFINE replacement_file::replacement_file(file_calls& calls, std::string path)
+    : calls_(&calls), path_(std::move(path)), claim_(path_), file_(calls, cleared(calls, path_)) {
+  struct stat is{};
+  if (::lstat(path_.c_str(), &is) == 0) file_.set_mode(is.st_mode & 07777);
 }
 
 WEFT_DEFINE void replacement_file::finish() {

@@ -133,33 +133,34 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
                 blocks =
                     std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
   const bool in_blocks = (rows == 1 || rows * chunks < few) && blocks > 1;
+  const bool in_runs = folded > run_of_rows * (in_blocks ? blocks : 1);
   // Where rows are folded, too, a task has whole ones; the blocks are the same, and so are the sums.
   const bool whole_rows = call.division == kernel_division::rows;
   const index_t width = whole_rows ? size : chunk, ranges = whole_rows ? 1 : chunks;
   const index_t sums = call.column_folds * scratch_size(width),
-                scratch_rows = call.scratch_rows * scratch_size(width);
+                scratch_rows = call.scratch_rows * scratch_size(width), of_run = in_runs ? sums : 0;
   const auto scratch_of = [](scratch_memory& memory, index_t units) {
     return static_cast<double*>(memory.get(static_cast<std::size_t>(units * 8)));
   };
   const auto range_of = [&](index_t t, void* scratch, void* to) {
     const index_t begin = t % ranges * width;
-    return kernel_range{t / ranges, t / ranges + 1, begin, std::min(size, begin + width),
-                        scratch,    nullptr,        to};
+    return kernel_range{t / ranges, t / ranges + 1, begin, std::min(size, begin + width), scratch, nullptr, to};
   };
   if (in_blocks) {
     constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross a boundary take twice as long
     recycled_vector<double> memory(static_cast<std::size_t>(rows * ranges * blocks * sums) + line / 8);
     double* const folds = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) % line) / 8;
-    const auto compute = [&](int phase, index_t t, index_t block, void* scratch) {
+    const auto compute = [&](int phase, index_t t, index_t block, double* scratch) {
       double* const of_range = folds + t * blocks * sums;
       kernel_range range = range_of(t, scratch, nullptr);
+      if (in_runs && phase == 0) range.sums_of_run = scratch + scratch_rows;
       range.sums = of_range + block * call.column_folds * scratch_size(range.end - range.begin);
       const fold_blocks at{phase, block, blocks, of_range};
       range.blocks = &at;
       call.function(call.args, range);
     };
     threads_.parallel_for(rows * ranges * blocks, [&](index_t t, scratch_memory& scratch) {
-      compute(0, t / blocks, t % blocks, scratch_of(scratch, scratch_rows));
+      compute(0, t / blocks, t % blocks, scratch_of(scratch, scratch_rows + of_run));
     });
     for (index_t t = 0; t < rows * ranges; ++t) compute(1, t, 0, nullptr);
     return;
@@ -168,8 +169,10 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
   threads_.parallel_for(
       rows * ranges,
       [&](index_t t, scratch_memory& memory) {
-        double* const scratch = scratch_of(memory, scratch_rows + sums);
-        call.function(call.args, range_of(t, scratch, scratch + scratch_rows));
+        double* const scratch = scratch_of(memory, scratch_rows + sums + of_run);
+        kernel_range range = range_of(t, scratch, scratch + scratch_rows);
+        if (in_runs) range.sums_of_run = scratch + scratch_rows + sums;
+        call.function(call.args, range);
       },
       parallel);
 }
