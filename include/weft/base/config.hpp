@@ -38,7 +38,8 @@
 #error "weft reports errors by exceptions: compile without -fno-exceptions"
 #endif
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "weft needs IEEE infinities and NaN (masks, softmax): compile without -ffast-math and -ffinite-math-only"
+#error \
+    "weft needs IEEE infinities and NaN (masks, softmax): compile without -ffast-math and -ffinite-math-only"
 #endif
 #if defined(min) || defined(max)
 #error "min or max is a macro, which standard headers and weft cannot be read with: #undef it before"

@@ -118,7 +118,8 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
     specs[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
   const inferred law = detail::read_law(dims, op, at, specs, count);
-  if (detail::widen_operands(op, v, count, law.value.type)) return cast_to(apply(op, at, v, count), law.value.type);
+  if (detail::widen_operands(op, v, count, law.value.type))
+    return cast_to(apply(op, at, v, count), law.value.type);
   n.result = law.value;
   if (is_formula && !keeps_formulas) return cast_to({this, op.expand(*this, n)}, law.value.type);
   for (int i = 0; i < count; ++i)

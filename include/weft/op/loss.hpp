@@ -297,8 +297,8 @@ constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double marg
       return detail::reduced<How>(relu(distance(std::move(p)) - distance(std::move(n)) + margin));
     });
   };
-  return detail::rounded_once(of_rows, detail::in_floats(std::move(anchor)), detail::in_floats(std::move(positive)),
-                              detail::in_floats(std::move(negative)));
+  return detail::rounded_once(of_rows, detail::in_floats(std::move(anchor)),
+                              detail::in_floats(std::move(positive)), detail::in_floats(std::move(negative)));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or

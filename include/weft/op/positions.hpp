@@ -77,7 +77,8 @@ struct turns_pairs : composed<Arity> {
     const dtype t = x.type();
     const shape s = x.extents();
     const index_t half = g.dims.divide(s[3], 2);
-    const auto radian = weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));  // in positions
+    const auto radian =
+        weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));  // in positions
     shape of_heads = position.extents();
     of_heads.append(1);
     of_heads.append(1);

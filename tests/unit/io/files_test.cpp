@@ -3,10 +3,12 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include <weft/io/files.hpp>
 #include <weft/train/line_log.hpp>

@@ -56,7 +56,8 @@ TEST_CASE("formulas of integers are computed in f32, where squares and differenc
   check_formulas<std::int32_t>({1'500'000'000, -1'500'000'000, 0, 7, -9, -2'147'483'647});
   check_formulas<std::int64_t>({4'000'000'000, 2'000'000'000, 1'000'000'000, -1, 0, 1});
   check_formulas<std::uint8_t>({255, 0, 200, 1, 2, 3});
-  const auto grow = generate<std::int32_t>(extents<1, 1000>{}, [](index_t i) { return 5'000'000 + i * 10'000; });
+  const auto grow =
+      generate<std::int32_t>(extents<1, 1000>{}, [](index_t i) { return 5'000'000 + i * 10'000; });
   const auto w = ones<float>(extents<1000>{});
   CHECK(eval(layer_norm(grow, w, w)).to_vector() == eval(layer_norm(cast<float>(grow), w, w)).to_vector());
 }
@@ -118,7 +119,8 @@ TEST_CASE("long sums of equal numbers") {
     const auto x = full<float>(extents<dyn, dyn>{n, columns}, 0.1f);
     for (const float column : eval(sum(x, dims<0>)).to_vector()) CHECK(error_of_sum(n, column) < 1e-5);
     const auto batch = full<float>(extents<dyn, dyn, dyn>{3, n, columns}, 0.1f);
-    for (const float column : eval(sum(batch * 1.0f, dims<1>)).to_vector()) CHECK(error_of_sum(n, column) < 1e-5);
+    for (const float column : eval(sum(batch * 1.0f, dims<1>)).to_vector())
+      CHECK(error_of_sum(n, column) < 1e-5);
   };
   check_columns(100'000, 4);
   check_columns(20'000, 33);

@@ -76,6 +76,24 @@ TEST_CASE("numbers: a number takes the tensor's type unless its category is high
   CHECK(static_cast<float>(eval(half * 0.5f).item()) == 0.5f);
 }
 
+TEST_CASE("numbers: of the narrow types as of float") {
+  const auto check = []<class T>(T two) {
+    const auto t = cast<T>(vector_of({1, 2, 3}));
+    CHECK(has_type<decltype(t * two), T>);
+    CHECK(has_type<decltype(two - vector_of({1})), float>);
+    CHECK(has_type<decltype(list<std::int32_t>({1}) + two), float>);
+    CHECK(same(eval(cast<float>(t * two)).to_vector(), {2, 4, 6}));
+    CHECK(same(eval(cast<float>(two - t)).to_vector(), {1, 0, -1}));
+    CHECK(same(eval(cast<float>(where(t == two, t, two))).to_vector(), {2, 2, 2}));
+    CHECK(same(eval(maximum(vector_of({1, 7}), two)).to_vector(), {2, 7}));
+    auto x = vector_of({1, 2});
+    update(x, two);
+    CHECK(same(x.to_vector(), {2, 2}));
+  };
+  check(bfloat16{2.0f});
+  check(float16{2.0f});
+}
+
 TEST_CASE("numbers: one that the tensor's type does not have is an error") {
   auto u8 = list<std::uint8_t>({251});
   auto i32 = list<std::int32_t>({1});
@@ -87,6 +105,10 @@ TEST_CASE("numbers: one that the tensor's type does not have is an error") {
   CHECK_THROWS_AS(eval(i32 < (std::int64_t{1} << 31)), value_error);
   CHECK(eval(cast<std::int32_t>(u8) + -5).item() == 246);
   CHECK(eval(u8 + 4u).item() == 255);
+  CHECK_THROWS_AS(update(u8, 300), value_error);
+  CHECK_THROWS_AS(update(u8[0], -1), value_error);
+  CHECK_THROWS_AS(update(i32, std::int64_t{1} << 40), value_error);
+  CHECK(u8.item() == 251);
 }
 
 TEST_CASE("types: ops that keep integers, and those that make f32 of them") {

@@ -144,7 +144,8 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
   };
   const auto range_of = [&](index_t t, void* scratch, void* to) {
     const index_t begin = t % ranges * width;
-    return kernel_range{t / ranges, t / ranges + 1, begin, std::min(size, begin + width), scratch, nullptr, to};
+    return kernel_range{t / ranges, t / ranges + 1, begin, std::min(size, begin + width),
+                        scratch,    nullptr,        to};
   };
   if (in_blocks) {
     constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross a boundary take twice as long
