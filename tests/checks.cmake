@@ -32,6 +32,7 @@ endif()
 weft_add_test(structure/headers structure TIMEOUT 1800 PROCESSORS ${WEFT_TEST_JOBS} ENVIRONMENT "WEFT_COMPONENTS=${components}"
   COMMAND ${folder}/structure/headers.sh ${headers} ${CMAKE_CXX_COMPILER} ${WEFT_TEST_JOBS} ${flags})
 weft_add_test(structure/two_units structure COMMAND ${folder}/structure/two_units.sh ${CMAKE_CXX_COMPILER} ${scratch}/two_units)
+weft_add_test(structure/plugins structure COMMAND ${folder}/structure/plugins.sh ${CMAKE_CXX_COMPILER} ${scratch}/plugins)
 # With what a program that links weft::compiled is compiled outside of CMake's targets.
 set(compiled_flags ${cuda_flags})
 foreach(component TBB OPENCL CUDA NCCL)

@@ -945,12 +945,13 @@ class Softmax(Op):
     name = "softmax"
 
     def propose(self, g):
-        x = g.pick(lambda v: v.order() > 0 and v.floating())
+        x = g.pick(lambda v: v.order() > 0 and v.type != "bool")
         order = g.value(x).order()
         return [x], {"op": g.rng.choice(("softmax", "log_softmax", "normalize")), "dim": g.rng.randrange(order) if g.rng.random() < 0.6 else -1}
 
     def infer(self, p, x):
-        need(x.floating() and x.order() > max(p["dim"], 0) and not x.special and x.largest() < 200)
+        need(x.type != "bool" and x.order() > max(p["dim"], 0) and not x.special and x.largest() < 200)
+        x = x.like(type=floating(x.type))
         need(x.dims[p["dim"]].size > 0)
         if p["op"] == "normalize":
             need(x.low > 0.1 or x.high < -0.1)
@@ -967,14 +968,16 @@ class Norm(Op):
     name = "norm"
 
     def propose(self, g):
-        x = g.pick(lambda v: v.order() > 0 and v.type in ("f64", "f32"))
+        x = g.pick(lambda v: v.order() > 0 and v.type in ("f64", "f32") + INTEGERS)
         v = g.value(x)
         op = g.rng.choice(("layer_norm", "rms_norm"))
         row = (v.dims[-1],)
-        return [x] + [g.leaf_like(row, v.type) for _ in range(2 if op == "layer_norm" else 1)], {"op": op}
+        return [x] + [g.leaf_like(row, floating(v.type)) for _ in range(2 if op == "layer_norm" else 1)], {"op": op}
 
     def infer(self, p, x, w, b=None):
-        need(x.floating() and x.order() > 0 and x.dims[-1].size > 1 and not x.special and x.high - x.low > 0.5)
+        need(x.type != "bool" and x.order() > 0 and x.dims[-1].size > 1 and not x.special and x.high - x.low > 0.5)
+        need(x.floating() or x.largest() <= 2**24)
+        x = x.like(type=floating(x.type))
         need(w.type == x.type and w.dims == x.dims[-1:])
         limit = math.sqrt(x.dims[-1].size) * w.largest() + (b.largest() if b else 0)
         return x.like(low=-limit, high=limit, exact=False)
@@ -988,13 +991,15 @@ class GroupNorm(Op):
     name = "group_norm"
 
     def propose(self, g):
-        x = g.pick(lambda v: 2 <= v.order() <= 5 and v.type in ("f64", "f32"))
+        x = g.pick(lambda v: 2 <= v.order() <= 5 and v.type in ("f64", "f32") + INTEGERS)
         v = g.value(x)
         groups = g.rng.choice([n for n in range(1, v.dims[1].size + 1) if v.dims[1].size % n == 0])
-        return [x] + [g.leaf_like(v.dims[1:2], v.type) for _ in range(2)], {"groups": groups}
+        return [x] + [g.leaf_like(v.dims[1:2], floating(v.type)) for _ in range(2)], {"groups": groups}
 
     def infer(self, p, x, w, b):
-        need(x.floating() and x.order() > 1 and x.dims[1].size % p["groups"] == 0 and not x.special and x.high - x.low > 0.5)
+        need(x.type != "bool" and x.order() > 1 and x.dims[1].size % p["groups"] == 0 and not x.special and x.high - x.low > 0.5)
+        need(x.floating() or x.largest() <= 2**24)
+        x = x.like(type=floating(x.type))
         of_group = math.prod(d.size for d in x.dims[1:]) // p["groups"]
         need(of_group > 1 and w.type == b.type == x.type and w.dims == b.dims == x.dims[1:2])
         limit = math.sqrt(of_group) * w.largest() + b.largest()

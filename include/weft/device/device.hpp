@@ -55,8 +55,8 @@ class device {
 std::string memory_summary(const device& where);
 
 /// The CPU with one thread per core. Created at the first call and never destroyed, so that tensors may be
-/// static.
-const device& default_device();
+/// static. One for all shared libraries of a process that export symbols to each other.
+[[gnu::visibility("default")]] const device& default_device();
 
 }  // namespace weft
 

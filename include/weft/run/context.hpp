@@ -204,8 +204,8 @@ template <class... Choices>
 using context_in = context_for<options_of<Choices...>, typename detail::chosen_device<Choices...>::type>;
 
 /// The context of functions that are given none: on the CPU, created at the first call and never destroyed.
-/// Shared by all threads, of which only one may use it at a time.
-context& default_context();
+/// Shared by all threads, of which only one may use it at a time, and as default_device by shared libraries.
+[[gnu::visibility("default")]] context& default_context();
 
 }  // namespace weft
 
