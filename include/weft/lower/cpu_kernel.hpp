@@ -220,7 +220,7 @@ class cpu_kernel {
   template <int S, int... I, int... F>
   static WEFT_INLINE void run_sweep(const row& r, std::integer_sequence<int, I...> instructions,
                                     std::integer_sequence<int, F...>) {
-    vector_registers folds, of_run;
+    [[maybe_unused]] vector_registers folds, of_run;
     (begin_fold<fold_of<S, F>>(folds), ...);
     index_t c = r.range.begin;
     do {
