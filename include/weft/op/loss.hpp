@@ -49,10 +49,13 @@ struct cross_entropy : composed<2> {
     const auto label = class_of(at, labels, logits);
     const auto hit = chosen(logits, label);
     const auto top = max_dims(logits, order - 1, order);
-    const auto shifted = logits - top;  // added to the logarithm, `top` would hide it where it is large
+    const auto shifted = logits - top;
     const auto log_sum = weft::log(sum_dims(weft::exp(shifted), order - 1, order));
     const double smoothing = std::bit_cast<double>(at[1]);
-    auto loss = log_sum - sum_dims(weft::where(hit, shifted, 0), order - 1, order) * (1 - smoothing);
+    // Added to the logarithm, `top` would hide it where it is large. The logit is chosen in the sweep for
+    // `top`, which waits for memory, and not in that of the exponentials, which computes.
+    const auto of_label = sum_dims(weft::where(hit, logits, 0), order - 1, order) - top;
+    auto loss = log_sum - of_label * (1 - smoothing);
     if (smoothing > 0) {
       const auto classes = element_count(logits, {1, {logits.extents().last()}});
       loss = loss - sum_dims(shifted, order - 1, order) * (smoothing / classes);
