@@ -7,6 +7,7 @@
 //   auto x = randn<float>(extents<dyn, 784>{32, 784}, {.seed = 7});
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -83,7 +84,13 @@ tensor<T, Extents> from(Extents e, const std::vector<T>& values,
                         const device& where = default_device()) {
   tensor<T, Extents> t(static_cast<shape>(e), where);
   detail::require_elements(*t.state(), "from", static_cast<index_t>(values.size()));
-  t.copy_from(values.data());
+  if constexpr (std::is_same_v<T, bool>) {  // of which a vector has bits
+    const auto elements = std::make_unique<bool[]>(values.size());
+    std::copy(values.begin(), values.end(), elements.get());
+    t.copy_from(elements.get());
+  } else {
+    t.copy_from(values.data());
+  }
   return t;
 }
 
@@ -107,9 +114,11 @@ tensor<T, Extents> from(Extents e, const T (&values)[N], const device& where = d
   return t;
 }
 
-/// The tensor 0, 1, ..., n - 1 of shape [n].
+/// The tensor 0, 1, ..., n - 1 of shape [n]. Throws value_error if n - 1 is not a value of an integer type.
 template <element T>
 tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()) {
+  if (std::is_integral_v<T> && n > 0 && static_cast<index_t>(static_cast<T>(n - 1)) != n - 1)
+    refuse<value_error>({"weft: arange: ", n - 1, " is not a value of type ", name_of(dtype_of<T>)});
   return generate<T>(extents<dyn>{n}, [](index_t i) { return i; }, where);
 }
 
@@ -169,6 +178,19 @@ tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r
   }));
 }
 
+/// Compile-time errors: an element type that no tensor has.
+template <class T, class E, class... Rest>
+  requires(!element<T> && detail::is_extents<E>)
+void zeros(E, Rest...) {
+  static_assert(detail::unsupported<T>, "weft: zeros: elements are float, double, weft::bfloat16, "
+                                        "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
+}
+template <class T, class E, class... Rest>
+  requires(!element<T> && detail::is_extents<E>)
+void ones(E, Rest...) {
+  static_assert(detail::unsupported<T>, "weft: ones: elements are float, double, weft::bfloat16, "
+                                        "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
+}
 /// Compile-time errors: extents are part of a tensor's type.
 template <element T, class... Rest>
 void zeros(detail::numbers_at_run_time, Rest...) {

@@ -41,6 +41,12 @@ void check_formulas(const std::vector<T>& numbers) {
   CHECK(as_of_floats(numbers, [](auto x) { return gelu(x) + gelu_tanh(x); }));
   CHECK(as_of_floats(numbers, [](auto x) { return softplus(x); }));
   CHECK(as_of_floats(numbers, [](auto x) { return mean(x); }));
+  const auto image = [](auto x) { return reshape<1, 1, 2, 3>(x); };
+  CHECK(as_of_floats(numbers, [&](auto x) { return avg_pool2d<2>(image(x)); }));
+  CHECK(as_of_floats(numbers, [&](auto x) { return upsample_bilinear<2>(image(x)); }));
+  CHECK(as_of_floats(numbers, [](auto x) { return pow(x, 2) + exp(x * 0.0f); }));
+  CHECK(as_of_floats(numbers, [](auto x) { return x / 3 + atan2(x, x); }));
+  CHECK(as_of_floats(numbers, [](auto x) { return leaky_relu(x) + elu(x); }));
 }
 
 /// How far a sum of n numbers 0.1f is from n * 0.1f, relatively.

@@ -94,6 +94,17 @@ TEST_CASE("numbers: of the narrow types as of float") {
   check(float16{2.0f});
 }
 
+TEST_CASE("from a vector of bool; arange of a type that has not all numbers") {
+  const std::vector<bool> bits{true, false, true};
+  const tensor<bool, extents<3>> flags = from(extents<3>{}, bits);
+  CHECK(flags(0));
+  CHECK(!flags(1));
+  CHECK(eval(sum(flags)).item() == 2);
+  CHECK_THROWS_AS(from(extents<2>{}, bits), shape_error);
+  CHECK(arange<std::uint8_t>(256).to_vector().back() == 255);
+  CHECK_THROWS_WITH_AS(arange<std::uint8_t>(257), "weft: arange: 256 is not a value of type u8", value_error);
+}
+
 TEST_CASE("numbers: one that the tensor's type does not have is an error") {
   auto u8 = list<std::uint8_t>({251});
   auto i32 = list<std::int32_t>({1});
