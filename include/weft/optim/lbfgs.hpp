@@ -59,6 +59,9 @@ struct lbfgs {
     check();
     const state_dict_t parameters = named_parameters(model);
     const bool is_wide = !parameters.empty() && parameters[0].second->type == dtype::f64;
+    static_assert(std::is_arithmetic_v<std::invoke_result_t<Function&>>,
+                  "weft: lbfgs: the function computes gradients and returns the loss as a number: "
+                  "steps.backward(loss); return loss.item();");
     const std::function<double()> value = [&] { return static_cast<double>(function()); };
     return is_wide ? minimize<double>(parameters, value, c) : minimize<float>(parameters, value, c);
   }

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+// within 12: weft: lbfgs: the function computes gradients and returns the loss as a number
+#include <weft/optim/lbfgs.hpp>
+#include <weft/weft.hpp>
+using namespace weft;
+void f(linear<2, 2>& model, lbfgs& optimizer) {
+  optimizer.step(model, [&] { return mean(model(ones<float>(extents<1, 2>{}))); });
+}
