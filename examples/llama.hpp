@@ -8,7 +8,7 @@
 //
 //   llama::decoding next(model);                              // keeps keys and values of earlier positions
 //   auto logits = next(prompt);                               // [B, T] -> [B, V], of the last position
-//   logits = next(weft::eval(weft::cast<std::int32_t>(weft::unsqueeze<1>(weft::argmax<1>(logits)))));
+//   logits = next(weft::eval(weft::cast<std::int32_t>(weft::argmax<1>(logits, weft::keepdim))));
 //
 // Llama 3.2 1B: causal_lm<500'000, weft::per_million<10>, weft::rope_scaling{.factor = 32}>. Comments name
 // dims: B sequences, T positions, C features.
