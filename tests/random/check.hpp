@@ -268,7 +268,8 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   const double terms = std::max(1.0, none.most_elements / std::max(1.0, none.fewest_elements));
   const double inside = 8 * terms * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
   // An f32 that was cast to f64 has not become more accurate; errors of it may all be rounded away.
-  const double relative = std::max(4 * epsilon_of(type), none.computes_in_f32 ? 2 * epsilon_of(dtype::f32) : 0);
+  const double relative =
+      std::max(4 * epsilon_of(type), none.computes_in_f32 ? 2 * epsilon_of(dtype::f32) : 0);
   for (double x : right.value.at)
     right.tolerance.push_back(wide || none.computes ? relative * std::abs(x) + inside : 0);
   for (std::uint64_t run = 1; run <= spread_runs; ++run) {

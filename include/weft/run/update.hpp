@@ -108,15 +108,18 @@ void update(const View& view, const E& e, Context& c = default_context()) {
   runtime::detail::assign(view, e, c);
 }
 
-/// Sets all elements of a tensor, or of a view of one, to a number: update(x[3], 0). Throws value_error if a
-/// tensor of integers cannot have it.
+/// Sets all elements of a tensor, or of a view of one, to a number: update(x[3], 0). Of bool, every number
+/// but 0 is true. Throws value_error if a tensor of integers cannot have it.
 template <expression Target, class Number>
   requires(std::is_arithmetic_v<Number> || element<Number>)
 void update(const Target& target, Number number, context& c = default_context()) {
   using type = typename Target::value_type;
   static_assert(is_floating(dtype_of<type>) || std::is_integral_v<Number>,
                 "weft: update: a tensor of integers cannot take a fraction: cast it");
-  runtime::detail::assign(target, full<type>(extents<>{}, detail::number_as<type>(number), c.where()), c);
+  type value{};
+  if constexpr (std::is_same_v<type, bool>) value = number != Number{};
+  else value = detail::number_as<type>(number);
+  runtime::detail::assign(target, full<type>(extents<>{}, value, c.where()), c);
 }
 
 namespace detail {
