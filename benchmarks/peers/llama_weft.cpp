@@ -13,8 +13,8 @@ int main(int, char** values) {
   initialize(model, 1);
   std::vector<ops::task> tasks;
   for (const index_t batch : {1, 8}) {
-    const auto prompt = generate<std::int32_t>(
-        extents<dyn, dyn>{batch, 128}, [](index_t i) { return i * 7 % 1000; }, where);
+    const auto prompt =
+        generate<std::int32_t>(extents<dyn, dyn>{batch, 128}, [](index_t i) { return i * 7 % 1000; }, where);
     const std::string of = ", batch of " + std::to_string(batch);
     tasks.push_back({"128 tokens at once" + of, [&, prompt] { llama::decoding(model, c)(prompt); }});
     // The most likely token after the tokens before it.

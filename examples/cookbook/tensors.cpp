@@ -75,8 +75,8 @@ int main() {
   section("sample");
   // [sample]
   auto logits = from(extents<2, 3>{}, std::vector<float>{0, 9, 0, 0, 0, 9});
-  std::cout << eval(multinomial(softmax(logits))) << '\n';        // one position of each row
-  std::cout << eval(multinomial<2>(ones_like(logits))) << '\n';   // two different ones
+  std::cout << eval(multinomial(softmax(logits))) << '\n';       // one position of each row
+  std::cout << eval(multinomial<2>(ones_like(logits))) << '\n';  // two different ones
   // [/sample]
 
   section("f64");

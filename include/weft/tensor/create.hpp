@@ -182,14 +182,16 @@ tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r
 template <class T, class E, class... Rest>
   requires(!element<T> && detail::is_extents<E>)
 void zeros(E, Rest...) {
-  static_assert(detail::unsupported<T>, "weft: zeros: elements are float, double, weft::bfloat16, "
-                                        "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
+  static_assert(detail::unsupported<T>,
+                "weft: zeros: elements are float, double, weft::bfloat16, "
+                "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
 }
 template <class T, class E, class... Rest>
   requires(!element<T> && detail::is_extents<E>)
 void ones(E, Rest...) {
-  static_assert(detail::unsupported<T>, "weft: ones: elements are float, double, weft::bfloat16, "
-                                        "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
+  static_assert(detail::unsupported<T>,
+                "weft: ones: elements are float, double, weft::bfloat16, "
+                "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
 }
 /// Compile-time errors: extents are part of a tensor's type.
 template <element T, class... Rest>
