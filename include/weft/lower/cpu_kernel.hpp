@@ -430,12 +430,16 @@ class cpu_kernel {
     using T = typename weft::detail::type_of<w.type>::type;
     const index_t columns = range.end - range.begin;
     R* const sums = sums_of<R>(range, w.c);
-    for (index_t block = 1; block < b.count; ++block) {
+    const auto of_block = [&](index_t block) {
       const index_t units = (block * code.column_folds + w.c) * scratch_size(columns);
-      const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * units);
-      for (index_t c = 0; c < columns; ++c)
-        sums[c] = vector_code::fold_two<w.op - column_sum>(sums[c], more[c]);
-    }
+      return block == 0 ? sums : reinterpret_cast<R*>(static_cast<char*>(b.folds) + 8 * units);
+    };
+    const auto add = [&](R* to, const R* more) {
+      for (index_t c = 0; c < columns; ++c) to[c] = vector_code::fold_two<w.op - column_sum>(to[c], more[c]);
+    };
+    for (index_t block = 1; block < b.count; ++block)
+      if (const index_t of_run = block % run_of_folds) add(of_block(block - of_run), of_block(block));
+    for (index_t run = run_of_folds; run < b.count; run += run_of_folds) add(sums, of_block(run));
     T* const out = static_cast<T*>(args.pointer[w.a]) + base.at[w.a];
     for (index_t c = 0; c < columns; ++c) vector_code::store_as<T>(out + range.begin + c, sums[c], 1);
   }

@@ -33,7 +33,7 @@ struct silu : elementwise<1> {
   static constexpr auto name = "silu";
   static constexpr auto value(auto x) { return x / (1 + weft::exp(-x)); }
   static constexpr auto vjp(auto g, auto, auto x) {
-    const auto s = 1 / (1 + weft::exp(-x));
+    const auto s = weft::apply<sigmoid>(x);  // whose derivative does not overflow
     return g * (s * (1 + x * (1 - s)));
   }
 };
@@ -57,7 +57,7 @@ struct gelu_tanh : elementwise<1> {
   }
   static constexpr auto vjp(auto g, auto, auto x) {
     const auto square = x * x;
-    const auto s = 1 / (1 + weft::exp(x * (square * (-scale * 0.044715) - scale)));
+    const auto s = weft::apply<sigmoid>(-(x * (square * (-scale * 0.044715) - scale)));
     return g * (s + x * (s * (1 - s)) * (square * (3 * scale * 0.044715) + scale));
   }
 };
@@ -74,7 +74,7 @@ struct softplus : elementwise<1> {
   static constexpr auto value(auto x) {
     return weft::maximum(x, 0) + weft::log1p(weft::exp(-weft::abs(x)));
   }
-  static constexpr auto vjp(auto g, auto, auto x) { return g / (1 + weft::exp(-x)); }
+  static constexpr auto vjp(auto g, auto, auto x) { return g * weft::apply<sigmoid>(x); }
 };
 
 /// x where it is positive, and else x * slope.

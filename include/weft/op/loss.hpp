@@ -119,7 +119,7 @@ struct bce_with_logits : elementwise<2> {
     return weft::maximum(x, 0) - x * y + weft::log1p(weft::exp(-weft::abs(x)));
   }
   static constexpr auto vjp(auto g, auto, auto x, auto y) {
-    return std::array{g * (1 / (1 + weft::exp(-x)) - y), -(g * x)};
+    return std::array{g * (weft::apply<sigmoid>(x) - y), -(g * x)};
   }
 };
 
@@ -162,10 +162,11 @@ constexpr auto loss_of_pair(F f, X input, Y target) {
                       in_floats(std::move(target)));
 }
 
-/// d^2 / 2 of the difference where |d| is at most delta, and delta (|d| - delta / 2) above.
+/// d^2 / 2 of the difference where |d| is at most delta, and delta (|d| - delta / 2) above: c (d - c / 2) with
+/// c = d within [-delta, delta].
 constexpr auto huber(auto difference, double delta) {
-  return let(abs(difference), [delta](auto d) {
-    return let(minimum(d, delta), [d](auto within) { return within * (d - 0.5 * within); });
+  return let(difference, [delta](auto d) {
+    return let(clamp(d, -delta, delta), [d](auto within) { return within * (d - 0.5 * within); });
   });
 }
 

@@ -134,3 +134,56 @@ TEST_CASE("long sums of equal numbers") {
   check_columns(129, 7);
   check_columns(1'000'003, 2);
 }
+
+TEST_CASE("attention of scores that are too large for their differences to be seen after rounding") {
+  const auto check = [](auto type, double size) {
+    using T = decltype(type);
+    CAPTURE(size);
+    const auto q = full<T>(extents<1, 1, 1, 2>{}, static_cast<T>(size));
+    const auto v = full<T>(extents<1, 3, 1, 2>{}, T(3));
+    const auto k = full<T>(extents<1, 3, 1, 2>{}, static_cast<T>(size));
+    for (const T y : eval(attention<false>(q, k, v)).to_vector()) CHECK(y == T(3));
+  };
+  for (const double size : {1.0, 1e3, 5e4, 1e6, 1e12, 1e18}) check(float{}, size);
+  for (const double size : {1.0, 1e9, 1e20, 1e100}) check(double{}, size);
+}
+
+TEST_CASE("second derivatives of formulas whose exponentials overflow") {
+  // The second derivative of f at x: the gradient of its gradient.
+  const auto second = [](auto f, const std::vector<double>& at) {
+    variable<double, extents<dyn>> x(from(extents<dyn>{static_cast<index_t>(at.size())}, at));
+    tape steps;
+    steps.backward(steps.eval(sum(grad([f](auto v) { return sum(f(v)); }, x))));
+    return x.grad().to_vector();
+  };
+  const std::vector<double> points{-1e6, -2000, -711, -100, -50, -20, 20, 50, 100, 711, 2000, 1e6};
+  const auto vanishes = [&](auto f) {
+    for (const double y : second(f, points))
+      if (!(std::abs(y) < 1e-6)) return false;
+    return true;
+  };
+  CHECK(vanishes([](auto x) { return softplus(x); }));
+  CHECK(vanishes([](auto x) { return -softplus(-x); }));
+  CHECK(vanishes([](auto x) { return silu(x); }));
+  CHECK(vanishes([](auto x) { return gelu_tanh(x); }));
+  CHECK(vanishes([](auto x) { return apply<op::bce_with_logits>(x, full<double>(extents<1>{}, 0.25)); }));
+  const std::vector<double> near{0, 0.25, -0.5, 2, -2};
+  const auto targets = zeros<double>(extents<dyn>{5});
+  const auto of_huber = second([&](auto x) { return huber_loss<reduction_kind::sum>(x, targets); }, near);
+  CHECK(of_huber == std::vector<double>{1, 1, 1, 0, 0});
+}
+
+TEST_CASE("gradients of layer_norm do not depend on the size of a row") {
+  for (const float size : {1.0f, 1e10f, 1e14f, 1e15f, 1e17f}) {
+    CAPTURE(size);
+    variable<float, extents<1, 4>> x(
+        from(extents<1, 4>{}, std::vector<float>{size, 2 * size, -size, 0.5f * size}));
+    tape steps;
+    steps.backward(steps.eval(layer_norm(x, ones<float>(extents<4>{}), zeros<float>(extents<4>{}))),
+                   from(extents<1, 4>{}, std::vector<float>{1, -2, 3, 0.5f}));
+    const double expected[] = {0.8868, -0.4434, -0.1478, -0.2956};  // in f64
+    const auto seen = x.grad().to_vector();
+    for (std::size_t i = 0; i < 4; ++i)
+      CHECK(std::abs(static_cast<double>(seen[i] * size) - expected[i]) < 2e-4);
+  }
+}

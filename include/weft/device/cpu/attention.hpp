@@ -174,8 +174,8 @@ index_t first_to_see(const head_size<T>& s, index_t i0, index_t rows, index_t j)
 }
 inline index_t whole_vectors(index_t columns, index_t lanes) { return (columns + lanes - 1) / lanes * lanes; }
 
-/// Replaces the scores of as many rows as a vector has lanes by weights exp(score - maximum), and updates the
-/// running maxima and sums, one row per lane. Returns the factors by which previous sums must be multiplied.
+/// Replaces the scores of as many rows as a vector has lanes by weights exp((score - maximum) * scale), in
+/// which what is large cancels before anything is rounded, and updates the running maxima and sums, one row per lane. Returns the factors by which previous sums must be multiplied.
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
@@ -190,11 +190,11 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   transpose(rows);
   V top = rows[0];
   for (index_t i = 1; i < lanes; ++i) top = simd::maximum(top, rows[i]);
-  const V next = simd::maximum(maximum, top * s.scale);
+  const V next = simd::maximum(maximum, top);
   for (index_t r = 0; r < lanes; ++r) {
     rows[r] = V{};
     for (index_t c = 0; c < end; c += lanes) {
-      const V w = math::exp(simd::multiply_add(simd::load<V>(scores + r * block + c), s.scale, -next[r]));
+      const V w = math::exp(simd::multiply(simd::load<V>(scores + r * block + c) - next[r], s.scale));
       simd::store(scores + r * block + c, w);
       rows[r] += w;
     }
@@ -202,7 +202,7 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   }
   transpose(rows);
   for (index_t i = 1; i < lanes; ++i) rows[0] += rows[i];
-  const V factor = math::exp(maximum - next);
+  const V factor = math::exp(simd::multiply(maximum - next, s.scale));
   sum = simd::multiply_add(sum, factor, rows[0]);
   maximum = next;
   return factor;
@@ -253,7 +253,7 @@ void attend(const head_size<T>& s, const head_view<const S>& q, const head_view<
       const T total = sum[r / lanes][r % lanes], divisor = end == 0 ? T(1) : total;
       for (index_t d = 0; d < row; d += lanes)
         simd::store(sums + r * row + d, simd::load<V>(sums + r * row + d) / divisor);
-      log_sum[i0 + r] = maximum[r / lanes][r % lanes] + std::log(total);
+      log_sum[i0 + r] = simd::multiply(maximum[r / lanes], s.scale)[r % lanes] + std::log(total);
     }
     unpack_rows(sums, s, out, i0, i0 + rows);
   }
