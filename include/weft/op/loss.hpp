@@ -162,8 +162,8 @@ constexpr auto loss_of_pair(F f, X input, Y target) {
                       in_floats(std::move(target)));
 }
 
-/// d^2 / 2 of the difference where |d| is at most delta, and delta (|d| - delta / 2) above: c (d - c / 2) with
-/// c = d within [-delta, delta].
+/// d^2 / 2 of the difference where |d| is at most delta, and delta (|d| - delta / 2) above: c (d - c / 2)
+/// with c = d within [-delta, delta].
 constexpr auto huber(auto difference, double delta) {
   return let(difference, [delta](auto d) {
     return let(clamp(d, -delta, delta), [d](auto within) { return within * (d - 0.5 * within); });

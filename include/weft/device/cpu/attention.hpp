@@ -175,7 +175,8 @@ index_t first_to_see(const head_size<T>& s, index_t i0, index_t rows, index_t j)
 inline index_t whole_vectors(index_t columns, index_t lanes) { return (columns + lanes - 1) / lanes * lanes; }
 
 /// Replaces the scores of as many rows as a vector has lanes by weights exp((score - maximum) * scale), in
-/// which what is large cancels before anything is rounded, and updates the running maxima and sums, one row per lane. Returns the factors by which previous sums must be multiplied.
+/// which what is large cancels before anything is rounded, and updates the running maxima and sums, one row
+/// per lane. Returns the factors by which previous sums must be multiplied.
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
