@@ -77,15 +77,14 @@ struct turns_pairs : composed<Arity> {
     const dtype t = x.type();
     const shape s = x.extents();
     const index_t half = g.dims.divide(s[3], 2);
-    const auto radian =
-        weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));  // in positions
+    const auto positions_per_radian = weft::pow(number_of(at, 0), g.coordinate(half, t) / g.extent(half, t));
     shape of_heads = position.extents();
     of_heads.append(1);
     of_heads.append(1);
-    auto angle = reshape_to(cast_to(position, t), of_heads) / radian;
+    auto angle = reshape_to(cast_to(position, t), of_heads) / positions_per_radian;
     if (at[2] != 0) {
       const double factor = number_of(at, 2), low = number_of(at, 3), high = number_of(at, 4);
-      const auto turns = static_cast<double>(at[5]) / (2 * std::numbers::pi * radian);
+      const auto turns = static_cast<double>(at[5]) / (2 * std::numbers::pi * positions_per_radian);
       const auto share = weft::minimum(weft::maximum((turns - low) / (high - low), 0), 1);
       angle = angle * (share + (1 - share) / factor);
     }
@@ -153,7 +152,7 @@ constexpr auto attributes_of_rotary() {
                 S.original_max_position_embeddings>{};
 }
 template <index_t Base, index_t First, rope_scaling Scaling>
-using turns = decltype(attributes_of_rotary<Base, First, Scaling>());
+using rotary_attributes = decltype(attributes_of_rotary<Base, First, Scaling>());
 }  // namespace detail
 
 /// `x`, summed over the ranks along axis cp, on each of them; without that axis `x`. For statistics of a loss
@@ -171,7 +170,7 @@ auto sum_over_positions(X x) {
 /// once. D must be even. `Scaling`: for longer sequences than a model was first trained for.
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x) {
-  using turn = detail::turns<Base, 0, Scaling>;
+  using turn = detail::rotary_attributes<Base, 0, Scaling>;
   return detail::rounded_once([](auto of) { return apply<op::rotary, turn>(std::move(of)); }, std::move(x));
 }
 /// The same for positions first, first + 1, ...: of later queries and keys, with those of all earlier
@@ -179,7 +178,7 @@ constexpr auto rotary(X x) {
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x, index_t first) {
   if (first < 0) refuse<shape_error>({"weft: rotary: the first position is ", first});
-  using turn = detail::turns<Base, dyn, Scaling>;
+  using turn = detail::rotary_attributes<Base, dyn, Scaling>;
   const auto turned = [first](auto of) {
     return detail::apply_sized<op::rotary, turn>({first}, std::move(of));
   };
@@ -189,7 +188,7 @@ constexpr auto rotary(X x, index_t first) {
 /// ranks divide positions (axis cp), those of this rank: rotary(q, own.positions()).
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X, expression Positions>
 constexpr auto rotary(X x, Positions positions) {
-  using turn = detail::turns<Base, 0, Scaling>;
+  using turn = detail::rotary_attributes<Base, 0, Scaling>;
   const auto turned = [p = std::move(positions)](auto of) {
     return apply<op::rotary_at, turn>(std::move(of), p);
   };

@@ -161,10 +161,12 @@ struct adamw {
 
   template <element T>
   void update(const parameter_update<T>& u) const {
-    const double decay = u.order() >= decay_from_order ? weight_decay : 0;
-    detail::adam_update(u, {lr, beta1, beta2, eps, decay, 0, steps});
+    detail::adam_update(u, settings(u.order() >= decay_from_order ? weight_decay : 0));
   }
-  void check() const { detail::adam_settings{lr, beta1, beta2, eps, weight_decay, 0, steps}.check(saved_as); }
+  void check() const { settings(weight_decay).check(saved_as); }
+
+ private:
+  detail::adam_settings settings(double decay) const { return {lr, beta1, beta2, eps, decay, 0, steps}; }
 };
 
 /// Adam (Kingma and Ba, 2015), as torch.optim.Adam: weight decay is added to the gradient. Otherwise as
@@ -188,10 +190,12 @@ struct adam {
 
   template <element T>
   void update(const parameter_update<T>& u) const {
-    const double decay = u.order() >= decay_from_order ? weight_decay : 0;
-    detail::adam_update(u, {lr, beta1, beta2, eps, 0, decay, steps});
+    detail::adam_update(u, settings(u.order() >= decay_from_order ? weight_decay : 0));
   }
-  void check() const { detail::adam_settings{lr, beta1, beta2, eps, 0, weight_decay, steps}.check(saved_as); }
+  void check() const { settings(weight_decay).check(saved_as); }
+
+ private:
+  detail::adam_settings settings(double decay) const { return {lr, beta1, beta2, eps, 0, decay, steps}; }
 };
 
 }  // namespace weft
