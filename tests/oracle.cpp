@@ -483,6 +483,20 @@ double norm_of(const line& x) {
   for (double e : x) total += e * e;
   return std::sqrt(total);
 }
+array variance(const call& c, double (*f)(double)) {
+  const array& x = c.operands[0];
+  shape to;
+  const auto groups = folded(c, to);
+  array out = zeros(floating(x.type), to);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const double n = static_cast<double>(groups[g].size()), left = n - static_cast<double>(c.at[2]);
+    double mean = 0, squares = 0;
+    for (index_t k : groups[g]) mean += x.number(k) / n;
+    for (index_t k : groups[g]) squares += (x.number(k) - mean) * (x.number(k) - mean);
+    store(c, out, static_cast<index_t>(g), f(left > 0 ? squares / left : squares / 0.0));
+  }
+  return out;
+}
 
 // Along a dim.
 
@@ -1366,6 +1380,8 @@ constexpr definition definitions[] = {
     {"amax", [](const call& c) { return extremum(c, false); }},
     {"amin", [](const call& c) { return extremum(c, true); }},
     {"logsumexp", [](const call& c) { return reduced(c, floating(c.operands[0].type), log_of_sum); }},
+    {"variance", [](const call& c) { return variance(c, [](double v) { return v; }); }},
+    {"stddev", [](const call& c) { return variance(c, [](double v) { return std::sqrt(v); }); }},
     {"vector_norm", [](const call& c) { return reduced(c, floating(c.operands[0].type), norm_of); }},
     {"normalize", [](const call& c) { return along(c, c.at[0], normalized); }},
     {"softmax", [](const call& c) { return along(c, c.at[0], softmax); }},

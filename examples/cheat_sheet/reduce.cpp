@@ -39,7 +39,9 @@ int main() {
   //| x.logsumexp(1) | x.logsumexp(1) | - | -
   expect(logsumexp(x, dims<1>), {3.40761, 6.40761});
   //| x.var(1, correction=0) | x.var(1, 0) | x.var(1) | -
-  expect(mean(square(x - mean(x, dims<1>, keepdim)), dims<1>), {0.666667, 0.666667});
+  expect(variance<0>(x, dims<1>), {0.666667, 0.666667});
+  //| x.std() | x.std() | x.std(ddof=1) | -
+  expect(stddev(x), {1.870829});
   //| x.norm() | x.norm() | np.linalg.norm(x) | x.norm()
   expect(vector_norm(x), {9.53939});
   //| F.normalize(x, dim=1) | torch::nn::functional::normalize(x) | - | x.rowwise().normalized()

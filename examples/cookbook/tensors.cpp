@@ -47,12 +47,11 @@ int main() {
 
   section("reductions");
   // [reductions]
-  auto centre = mean(t, dims<0>, keepdim);
-  auto variance = mean(square(t - centre), dims<0>);
+  auto deviation = stddev(t, dims<0>);  // as torch.std; stddev<0>(t, dims<0>) as numpy.std
   auto norm = vector_norm(t);
   auto any = amax(t > 7.0f);                         // of bool: or
   auto all = amin(t > 0.0f);                         // of bool: and
-  std::cout << eval(variance) << '\n' << eval(norm) << '\n' << eval(any) << ' ' << eval(all) << '\n';
+  std::cout << eval(deviation) << '\n' << eval(norm) << '\n' << eval(any) << ' ' << eval(all) << '\n';
   // [/reductions]
 
   section("random");

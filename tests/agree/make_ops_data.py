@@ -590,3 +590,16 @@ for rows, width in [(3, 1), (5, 7), (1, 37)]:
         ops.case("nll_" + reduction, lambda x, t: F.nll_loss(x, t, reduction=reduction), x=x, t=labels)
         ops.case("triplet_" + reduction, lambda a, p, n: F.triplet_margin_loss(a, p, n, 0.7, reduction=reduction), a=a, p=p, n=n)
 ops.save("losses")
+
+# Variances, also of equal numbers and of numbers far from 0; of fewer elements than the correction.
+ops = family()
+for shape in shapes:
+    x = torch.randn(shape)
+    if 0 not in shape:
+        x[0] = 0.1
+    for key, dim in dims.items():
+        for correction in (0, 1):
+            ops.case(f"var{correction}_{key}", lambda x: torch.var(x, dim=dim, correction=correction), x=x)
+            ops.case(f"std{correction}_{key}", lambda x: torch.std(x, dim=dim, correction=correction), x=x)
+    ops.case("far", lambda x: torch.var(x, dim=2, keepdim=True), differentiated=False, x=x * 0.01 + 4096)
+ops.save("variances")

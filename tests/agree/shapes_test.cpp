@@ -90,6 +90,27 @@ TEST_CASE("norms, also of rows of zeros") {
   norms<0, 1, 2>("all");
 }
 
+namespace {
+template <index_t... D>
+void variances(const std::string& key) {
+  static const io::stored_tensors all = file("variances");
+  of_x("var0_" + key, [](const auto& x) { return variance<0>(x, dims<D...>); }, all);
+  of_x("var1_" + key, [](const auto& x) { return variance(x, dims<D...>); }, all);
+  of_x("std0_" + key, [](const auto& x) { return stddev<0>(x, dims<D...>); }, all);
+  of_x("std1_" + key, [](const auto& x) { return stddev(x, dims<D...>); }, all);
+}
+}  // namespace
+
+TEST_CASE("variances, also of equal numbers and of numbers far from 0") {
+  variances<0>("0");
+  variances<1>("1");
+  variances<2>("2");
+  variances<0, 2>("02");
+  variances<1, 2>("12");
+  variances<0, 1, 2>("all");
+  of_x("far", [](const auto& x) { return variance(x, dims<2>, keepdim); }, file("variances"));
+}
+
 TEST_CASE("slopes below 0") {
   static const io::stored_tensors all = file("norms_and_slopes");
   of_x("leaky_relu", [](const auto& x) { return leaky_relu(x, 0.25f); }, all);

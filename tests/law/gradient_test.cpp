@@ -40,6 +40,9 @@ TEST_CASE("reductions") {
   CHECK(derivable(logsumexp(x), x));
   CHECK(derivable(weighed(vector_norm(x, dims<1>)), x));
   CHECK(derivable(weighed(vector_norm(x, dims<0, 1>, keepdim)), x));
+  CHECK(derivable(weighed(variance(x, dims<1>)), x));
+  CHECK(derivable(variance<0>(x), x));
+  CHECK(derivable(weighed(stddev(x, dims<0>, keepdim)), x));
   CHECK(derivable(weighed(normalize(x)), x));
   CHECK(derivable(weighed(normalize<0>(x)), x));
 }

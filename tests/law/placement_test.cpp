@@ -209,13 +209,15 @@ TEST_CASE("folds") {
   on<var<4, 3>>("smallest", {4, 12, 0}, [](auto x) { return amin(x, dims<1>); });
   on<var<4, 3>>("logsumexp", {5, 15, 64}, [](auto x) { return logsumexp(x, dims<1>); });
   on<var<4, 3>>("vector_norm", {5, 15, 32}, [](auto x) { return vector_norm(x, dims<1>); });
+  on<var<4, 3>>("variance", {5, 15, 96}, [](auto x) { return variance(x, dims<1>); });
+  on<var<4, 3>>("stddev of columns", {5, 15, 216}, [](auto x) { return stddev<0>(x, dims<0>); });
   on<var<4, 5>>("softmax", {5, 15, 96}, [](auto x) { return softmax(x); });
   on<var<4, 5>>("softmax of columns", {5, 15, 360}, [](auto x) { return softmax<0>(x); });
   on<var<4, 5>>("log_softmax of columns", {5, 15, 360}, [](auto x) { return log_softmax<0>(x); });
   on<var<4, 5>>("normalize of columns", {5, 15, 240}, [](auto x) { return normalize<0>(x); });
-  on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 368},
+  on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 400},
                                 [](auto x, auto w, auto b) { return layer_norm(x, w, b); });
-  on<var<4, 4, 3>, var<4>>("group_norm", {14, 35, 960},
+  on<var<4, 4, 3>, var<4>>("group_norm", {14, 35, 1088},
                            [](auto x, auto w) { return group_norm<2>(x, w, w); });
   on<var<4, 4, 3>>("channel moments", {8, 24, 672}, [](auto x) { return apply<op::channel_moments>(x); });
   on<var<4, 4, 3>, var<2, 4>, var<4>>("batch norm", {22, 52, 672}, [](auto x, auto m, auto w) {

@@ -491,8 +491,9 @@ class Reduce(Op):
         x = g.pick(lambda v: v.order() > 0)
         order = g.value(x).order()
         dims = sorted(g.rng.sample(range(order), g.rng.randint(1, min(order, 2)))) if g.rng.random() < 0.85 else []
-        op = g.rng.choice(("sum", "sum", "mean", "amax", "amin", "logsumexp", "vector_norm"))
-        return [x], {"op": op, "dims": dims, "keep": g.rng.random() < 0.45, "order": order, "right": g.rng.random() < 0.2}
+        op = g.rng.choice(("sum", "sum", "mean", "amax", "amin", "logsumexp", "vector_norm", "variance"))
+        return [x], {"op": op, "dims": dims, "keep": g.rng.random() < 0.45, "order": order, "right": g.rng.random() < 0.2,
+                     "correction": g.rng.choice((0, 1))}
 
     def infer(self, p, x):
         dims = p["dims"] or range(x.order())
@@ -509,6 +510,9 @@ class Reduce(Op):
         elif p["op"] == "logsumexp":
             need(count > 0 and x.floating() and x.largest() < 30 and not x.special)
             v = v.like(low=x.low, high=x.high + math.log(count), exact=False)
+        elif p["op"] == "variance":
+            need(not x.special and x.largest() < 1e3 and count > p["correction"])
+            v = v.like(type=floating(x.type), low=0.0, high=(x.high - x.low) ** 2, exact=False)
         elif p["op"] == "vector_norm":
             need(x.floating() and x.largest() < 1e6 and (x.low > 0.1 or x.high < -0.1))  # not near 0, where it has no derivative
             v = v.like(low=0.0, high=x.largest() * math.sqrt(count), exact=False)
@@ -519,10 +523,11 @@ class Reduce(Op):
     def text(self, p, x):
         dims = p["dims"]
         keep = ", keepdim" if p["keep"] else ""
+        op = "variance<0>" if p["op"] == "variance" and not p["correction"] else p["op"]
         if not dims:
-            return f"{p['op']}({x}{', dims<>' + keep if keep else ''})"
+            return f"{op}({x}{', dims<>' + keep if keep else ''})"
         dims = ", ".join(dim_text(d, p["order"], p["right"]) for d in dims)
-        return f"{p['op']}({x}, dims<{dims}>{keep})"
+        return f"{op}({x}, dims<{dims}>{keep})"
 
 
 # ---------------------------------------------------------------------------------------------------- movement

@@ -129,6 +129,7 @@ class compute_graph {
   int leaves = 0;
   int arguments = 0;
   int sizes = 0;
+  bool differentiated = false;  // no derivative will be taken: constant_in_derivative(v) is v
   bool keeps_formulas = false;  // composed ops without a vjp, too, are nodes rather than their formulas
 
   constexpr int size() const { return nodes.size(); }

@@ -85,6 +85,7 @@ constexpr bool holds_formulas(const compute_graph& g, Keeps keeps) {
 template <class Keeps>
 constexpr compute_graph expanded(const compute_graph& g, Keeps keeps) {
   compute_graph formulas = rewritten(g, [keeps](compute_graph& to, const node& n) {
+    to.differentiated = true;
     if (n.op == &info_of<op::detach>) return n.operand[0];
     if (n.op->kind != op::op_kind::composed || keeps(to, n)) {
       const int simpler = n.op->arity > 0 ? simplified(to, n) : -1;

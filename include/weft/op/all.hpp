@@ -44,8 +44,8 @@ struct all {
       reduce_min,                                      // instructions
       leaf, argument, constant, extent_value, result,  // sources
       reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten, unsqueeze, chunk,
-      select,                                                                   // movement
-      contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm,  // folds
+      select,                                                                                     // movement
+      contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm, variance, stddev,  // folds
       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
       asin, acos, atan2,                                                        // angles
       checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,

@@ -69,9 +69,8 @@ struct standardize : of_rows {
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
     const auto n = element_count(x, {1, {x.extents().last()}});
-    const auto centred = x - sum_dims(x, order - 1, order) / n;
-    const auto variance = sum_dims(centred * centred, order - 1, order) / n;
-    return centred * weft::rsqrt(variance + number_of(at));
+    const auto c = centre(x, [&](auto v) { return sum_dims(v, order - 1, order) / n; });
+    return (c.near - c.rest) * weft::rsqrt(c.variance() + number_of(at));
   }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reductions: sum, mean, amax, amin, logsumexp over any set of dims. argmax and argmin are in op/index.hpp.
+// Reductions: sum, mean, variance, amax, amin, logsumexp over any set of dims. argmax and argmin are in
+// op/index.hpp.
 //
 //   sum(x)                          // all dims: a scalar
 //   mean(x, dims<-1>, keepdim)      // PyTorch's x.mean(-1, keepdim=True)
@@ -164,6 +165,62 @@ struct mean : dims_reduction {
   }
 };
 
+/// x less its mean, and what rounding left in it of the mean: `near - rest` has the mean 0 where the mean of
+/// x is large beside the deviations from it.
+template <class V>
+struct centred {
+  V near, rest;
+  V mean_square, rest_square;
+  /// The biased variance.
+  constexpr V variance() const { return mean_square - rest_square; }
+};
+
+/// `x` centred, where mean_of(v) is the mean of v along some dims, which it keeps.
+template <class V>
+constexpr centred<V> centre(V x, auto mean_of) {
+  const V near = x - mean_of(x), rest = constant_in_derivative(mean_of(near)),
+          mean_square = mean_of(near * near);
+  return {near, rest, mean_square, constant_in_derivative(weft::minimum(rest * rest, mean_square))};
+}
+
+/// Mean square of the deviations from the mean, sum / (n - correction), where v2 is the correction; integers
+/// and bool become f32.
+struct variance : dims_reduction {
+  static constexpr auto name = "variance";
+  static constexpr auto value(const attributes& at, auto x) {
+    const attributes kept = keeping_dims(at);
+    const auto n = folded_count(at, x);
+    const auto result =
+        centre(x, [&](auto v) { return sum::value(kept, v) / n; }).variance() * (n / degrees(at, x));
+    return at[1] ? result : reshape_to(result, without_dims(reduced_dims(at), x.extents()));
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const attributes at = y.attribute_values();
+    return with_dims(at, g, x) * deviations(at, x) * (2 / degrees(at, x));
+  }
+
+ protected:
+  /// The number of elements less the correction, not below 0.
+  static constexpr auto degrees(const attributes& at, auto x) {
+    return weft::maximum(folded_count(at, x) - static_cast<double>(at[2]), 0);
+  }
+  static constexpr auto deviations(const attributes& at, auto x) {
+    return x - mean::value(keeping_dims(at), x);
+  }
+};
+
+/// The square root of the variance; its derivative where it is 0 is 0.
+struct stddev : variance {
+  static constexpr auto name = "stddev";
+  static constexpr auto value(const attributes& at, auto x) { return weft::sqrt(variance::value(at, x)); }
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const attributes at = y.attribute_values();
+    const auto root = with_dims(at, y, x), zero = weft::equal(root, 0);
+    const auto slope = with_dims(at, g, x) / (weft::where(zero, 1, root) * degrees(at, x));
+    return deviations(at, x) * weft::where(zero, 0, slope);
+  }
+};
+
 /// The compile-time error for the extremum of a dim without elements.
 template <bool Holds, class... Extents>
 struct extremum_law {
@@ -262,6 +319,11 @@ template <class Op, bool Keep, index_t... Dims, expression X>
 constexpr auto reduce(X x) {
   return apply<Op, attr<dim_set<X, Dims...>(), Keep>>(std::move(x));
 }
+template <class Op, index_t Correction, bool Keep, index_t... Dims, expression X>
+constexpr auto reduce_corrected(X x) {
+  static_assert(Correction >= 0, "weft: variance, stddev: the correction is not negative");
+  return apply<Op, attr<dim_set<X, Dims...>(), Keep, Correction>>(std::move(x));
+}
 }  // namespace detail
 
 /// Sum over `dims`, by default all, which are removed or, with `keepdim`, kept with extent 1. Floating dtypes
@@ -277,6 +339,27 @@ constexpr auto mean(X x, dims_t<D...> = {}) { return detail::reduce<op::mean, fa
 template <expression X, index_t... D>
 constexpr auto mean(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::mean, true, D...>(std::move(x));
+}
+/// Variance over `dims`, by default all: the sum of the squared deviations from the mean, divided by the
+/// number of elements less `Correction`, as torch.var; 0 for the biased variance, as numpy.var. Integers and
+/// bool become f32. NaN if there are not more elements than `Correction`. Right where the mean is large
+/// beside the deviations.
+template <index_t Correction = 1, expression X, index_t... D>
+constexpr auto variance(X x, dims_t<D...> = {}) {
+  return detail::reduce_corrected<op::variance, Correction, false, D...>(std::move(x));
+}
+template <index_t Correction = 1, expression X, index_t... D>
+constexpr auto variance(X x, dims_t<D...>, keepdim_t) {
+  return detail::reduce_corrected<op::variance, Correction, true, D...>(std::move(x));
+}
+/// Standard deviation over `dims`, sqrt(variance(...)): torch.std. The derivative of one of 0 is 0.
+template <index_t Correction = 1, expression X, index_t... D>
+constexpr auto stddev(X x, dims_t<D...> = {}) {
+  return detail::reduce_corrected<op::stddev, Correction, false, D...>(std::move(x));
+}
+template <index_t Correction = 1, expression X, index_t... D>
+constexpr auto stddev(X x, dims_t<D...>, keepdim_t) {
+  return detail::reduce_corrected<op::stddev, Correction, true, D...>(std::move(x));
 }
 /// Largest element over `dims`, by default all, in the dtype of `x`; NaN if an element is. Elements equal to
 /// it share the cotangent evenly, as in torch.amax. A dim without elements does not compile where its extent

@@ -257,6 +257,9 @@ TEST_CASE("functions of rows and elements, by PyTorch") {
   CHECK(is(elu(sample, 2.0), dtype::f64, s, unit, 1e-14));
   CHECK(is(vector_norm(from<double>(extents<2, 2>{}, {3, 4, 0, -2}), dims<1>), dtype::f64, {1, {2}}, {5, 2}));
   CHECK(
+      is(variance(from<double>(extents<2, 3>{}, {1, 2, 6, 5, 5, 5}), dims<1>), dtype::f64, {1, {2}}, {7, 0}));
+  CHECK(is(stddev<0>(from<double>(extents<2, 2>{}, {1, 2, 7, 8}), dims<0>), dtype::f64, {1, {2}}, {3, 3}));
+  CHECK(
       is(normalize(from<double>(extents<2, 2>{}, {3, 4, 0, 0})), dtype::f64, {2, {2, 2}}, {0.6, 0.8, 0, 0}));
   CHECK(is(softplus(sample), dtype::f64, s,
            {0.97407698418010669, 0.25192908134537290, 2.12692801104297269, 3.04858735157374205,

@@ -173,6 +173,34 @@ TEST_CASE("second derivatives of formulas whose exponentials overflow") {
   CHECK(of_huber == std::vector<double>{1, 1, 1, 0, 0});
 }
 
+TEST_CASE("norms and variances of rows whose mean is large beside the deviations from it") {
+  for (const float mean : {12345.678f, 1e7f, 1e10f, 3e18f})
+    for (const index_t n : {1, 7, 60, 1000}) {
+      const extents<dyn, dyn> size{2, n};
+      const auto equal = full<float>(size, mean);
+      for (const float y :
+           eval(layer_norm(equal, ones<float>(extents<dyn>{n}), zeros<float>(extents<dyn>{n}))).to_vector())
+        CHECK(y == 0);
+      for (const float v : eval(variance<0>(equal, dims<1>)).to_vector()) CHECK(v == 0);
+    }
+  // Numbers around 4096 as they are after rounding, against f64.
+  for (const index_t n : {7, 61, 1000}) {
+    const extents<dyn, dyn> size{3, n};
+    const auto x = eval(randn<float>(size, {.seed = 3}) * 0.01f + 4096);
+    const auto exact = cast<double>(x);
+    const auto v = eval(variance(x, dims<1>)), y = eval(variance(transpose(x), dims<0>));
+    const auto expected = eval(variance(exact, dims<1>));
+    for (index_t i = 0; i < 3; ++i) {
+      CHECK(v(i) == doctest::Approx(expected(i)).epsilon(1e-5));
+      CHECK(y(i) == doctest::Approx(expected(i)).epsilon(1e-5));
+    }
+    const auto one = ones<float>(extents<dyn>{n}), none = zeros<float>(extents<dyn>{n});
+    const auto normed = eval(layer_norm(x, one, none)).to_vector();
+    const auto right = eval(layer_norm(exact, cast<double>(one), cast<double>(none))).to_vector();
+    for (std::size_t i = 0; i < normed.size(); ++i) CHECK(std::abs(normed[i] - right[i]) < 2e-5);
+  }
+}
+
 TEST_CASE("gradients of layer_norm do not depend on the size of a row") {
   for (const float size : {1.0f, 1e10f, 1e14f, 1e15f, 1e17f}) {
     CAPTURE(size);

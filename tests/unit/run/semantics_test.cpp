@@ -615,6 +615,20 @@ TEST_CASE("vector_norm, normalize: the derivatives at 0") {
   CHECK(g[3] == doctest::Approx(0.24));
 }
 
+TEST_CASE("variance, stddev: of one element, of equal elements") {
+  variable<float, extents<2, 2>> x(from<float>(extents<2, 2>{}, {12345.678f, 12345.678f, 1, 3}));
+  CHECK(eval(variance(x, dims<1>)).to_vector() == std::vector<float>{0, 2});
+  CHECK(std::isnan(eval(variance(slice<0, 0, 1>(select<1, 0>(x)))).item()));
+  CHECK(eval(variance<0>(slice<0, 0, 1>(select<1, 0>(x)))).item() == 0);
+  tape steps;
+  steps.backward(steps.eval(sum(stddev(x, dims<1>))));
+  const auto g = x.grad().to_vector();
+  CHECK(g[0] == 0);
+  CHECK(g[1] == 0);
+  CHECK(g[2] == doctest::Approx(-std::sqrt(0.5)));
+  CHECK(g[3] == doctest::Approx(std::sqrt(0.5)));
+}
+
 TEST_CASE("rms_norm: the epsilon is that of the type") {
   // torch.nn.functional.rms_norm(torch.full((4,), 1e-3, dtype=...), (4,))
   const auto of = [](auto one) {
