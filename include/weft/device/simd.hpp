@@ -182,6 +182,15 @@ WEFT_INLINE void store_some(lane<V>* p, const V& v, index_t n) {
   else detail::partial<V>::store(p, v, n);
 }
 
+/// The lanes in reverse order.
+template <class V>
+WEFT_INLINE V reversed(V v) {
+  constexpr int lanes = lane_count<V>;
+  return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    return __builtin_shufflevector(v, v, (lanes - 1 - I)...);
+  }(std::make_integer_sequence<int, lanes>{});
+}
+
 /// Converts the lanes to type To.
 template <class To, class V>
 WEFT_INLINE rebind<V, To> convert(V v) {

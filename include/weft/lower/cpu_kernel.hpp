@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 
+#include <weft/device/cpu/tiled_elements.hpp>
 #include <weft/lower/vector_code.hpp>
 
 namespace weft::lower {
@@ -54,6 +55,17 @@ class cpu_kernel {
     return true;
   }();
 
+  static constexpr cpu::argument_access access = [] {
+    cpu::argument_access all;
+    for (int i = 0; i < count; ++i) {
+      const instruction& w = code.instructions[i];
+      if (code.is_data[i] || (w.op != load && w.op != store)) continue;
+      all.bytes[w.a] = static_cast<std::uint8_t>(size_of(w.type));
+      all.is_loaded[w.a] = w.op == load;
+    }
+    return all;
+  }();
+
   /// The offset of a row in each argument.
   struct row_offsets {
     index_t at[max_arguments];
@@ -92,7 +104,7 @@ class cpu_kernel {
     if constexpr (code.column_folds > 0) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, values);
     } else if constexpr (crosses_rows) {
-      run_short_rows(args, range, values);
+      if (!cpu::run_in_tiles(args, range, access, &run)) run_short_rows(args, range, values);
     } else {
       run_rows(args, range, 0, args.order - 1, range.row_begin, range.row_end, {}, values);
     }

@@ -85,12 +85,16 @@ WEFT_INLINE R lane_of(const T* p) {
   else return static_cast<R>(*p);
 }
 
+template <class T, class V>
+V load_as(const T* p, index_t stride, index_t n);
+
 /// Loads `n` elements at stride `stride`; the remaining lanes are zero. A function, as kernels have many
 /// loads.
 template <class T, class V>
 [[gnu::noinline]] V load_strided(const T* p, index_t stride, index_t n) {
   constexpr int lanes = simd::lane_count<V>;
   using R = simd::lane<V>;
+  if (n == lanes && stride == -1) return simd::reversed(load_as<T, V>(p - (lanes - 1), 1, lanes));
   if (n == lanes)
     return [&]<int... I>(std::integer_sequence<int, I...>) {
       return V{lane_of<T, R>(p + I * stride)...};
