@@ -69,6 +69,10 @@ constexpr bool is_part_of_concat(const compute_graph& g, const sequence<int>& us
   return n.op == &info_of<op::concat> && g[id].op == n.op && g[id].at == n.at && uses[id] == 1;
 }
 
+/// Whether rows are so short that elements of many make up a vector: kernels of elements then read values of
+/// rows once for each element, and compute none.
+constexpr bool has_short_rows(const shape& space) { return 1 < space.last() && space.last() <= 8; }
+
 constexpr shape row_shape(shape s) {
   if (s.order) s[s.order - 1] = 1;
   return s;
@@ -191,7 +195,8 @@ class fuser {
     if (a.folds_columns || !can_be_one(a, b)) return false;
     if (b.folds_columns) return !a.folds_rows && a.space == b.space;
     const shape& space = a.space.last() == 1 ? b.space : a.space;
-    return fits(a, space) && fits(b, space);
+    const bool of_rows = a.folds_rows || b.folds_rows || !has_short_rows(space);
+    return fits(a, space, of_rows) && fits(b, space, of_rows);
   }
 
   /// Merges reductions of columns that no node reads into groups of the same elements, if possible into one
@@ -303,8 +308,8 @@ class fuser {
   }
 
   /// Whether all nodes of `k` can run over `space`: as elements, or as values of its rows.
-  static constexpr bool fits(const kernel_group& k, const shape& space) {
-    return k.space == space || (!k.folds_rows && k.space == row_shape(space));
+  static constexpr bool fits(const kernel_group& k, const shape& space, bool of_rows) {
+    return k.space == space || (of_rows && !k.folds_rows && k.space == row_shape(space));
   }
 
   constexpr void merge(int into, int from) {

@@ -42,14 +42,13 @@ class cpu_kernel {
   using row_registers = registers<1, all_instructions>;
   using vector_registers = registers<width, all_instructions>;
 
-  /// Whether no instruction depends on rows (folds, coordinates) or on a stride of 1, as in kernels that copy
-  /// views: then elements can be computed in any order.
-  static constexpr bool crosses_rows = [] {
+  /// Whether no instruction depends on rows: then elements can be computed in any order.
+  static constexpr bool of_elements = [] {
     if (code.sweeps != 1 || code.column_folds > 0) return false;
     for (int i = 0; i < count; ++i) {
       const instruction& w = code.instructions[i];
-      const bool follows_rows = is_row_fold(w) || w.op == coordinate || w.op == load_row ||
-                                w.op == store_row || w.op == spill || (w.op == load && w.b == 0);
+      const bool follows_rows =
+          is_row_fold(w) || w.op == coordinate || w.op == load_row || w.op == store_row || w.op == spill;
       if (!code.is_data[i] && follows_rows) return false;
     }
     return true;
@@ -103,9 +102,9 @@ class cpu_kernel {
     row_registers values{};
     if constexpr (code.column_folds > 0) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, values);
-    } else if constexpr (crosses_rows) {
-      if (!cpu::run_in_tiles(args, range, access, &run)) run_short_rows(args, range, values);
     } else {
+      if constexpr (of_elements)
+        if (cpu::run_in_tiles(args, range, access, &run)) return;
       run_rows(args, range, 0, args.order - 1, range.row_begin, range.row_end, {}, values);
     }
   }
@@ -133,28 +132,6 @@ class cpu_kernel {
         run_row({args, range, at, values}, std::make_integer_sequence<int, code.sweeps>{});
         if (first < last)
           for (int a = 0; a < args.arguments; ++a) at.at[a] += args.stride[a][last - 1];
-      }
-    }
-  }
-
-  /// Runs the rows of the range. If they are shorter than a vector, and than the dim before the last, the
-  /// loop over that dim is the inner one, in blocks that fit the first cache.
-  static void run_short_rows(const kernel_args& args, const kernel_range& range, row_registers& values) {
-    const int last = args.order - 1;
-    const index_t inner = last > 0 ? args.extent[last - 1] : 0;
-    if (args.row_size() >= width || inner <= args.row_size())
-      return run_rows(args, range, 0, last, range.row_begin, range.row_end, {}, values);
-    kernel_args columns = args;
-    columns.order = last;
-    kernel_range block = range;
-    block.begin = 0;
-    for (index_t r = range.row_begin; r < range.row_end; r += block.end) {
-      block.end = std::min({range.row_end - r, inner - r % inner, index_t{512}});
-      row_offsets at = offsets_of(args, r, 0, last);
-      for (int a = 0; a < args.arguments; ++a) at.at[a] += range.begin * args.stride[a][last];
-      for (index_t c = range.begin; c < range.end; ++c) {
-        run_row({columns, block, at, values}, std::make_integer_sequence<int, code.sweeps>{});
-        for (int a = 0; a < args.arguments; ++a) at.at[a] += args.stride[a][last];
       }
     }
   }
@@ -278,10 +255,6 @@ class cpu_kernel {
     } else if constexpr (w.op == coordinate) {
       vector_code::get<I>(e.values) = simd::iota<V>() + static_cast<R>(e.begin);
     } else if constexpr (w.op == store) {
-      if constexpr (crosses_rows)
-        if (const index_t stride = r.args.stride[w.a][r.args.order - 1]; stride != 1)
-          return vector_code::store_strided<T>(r.template pointer<T>(w.a) + e.begin * stride, stride,
-                                               operand<S, w.b>(r, e), e.size);
       vector_code::store_as<T>(r.template pointer<T>(w.a) + e.begin, operand<S, w.b>(r, e), e.size);
     } else if constexpr (w.op == spill) {
       simd::store(r.template scratch_row<R>(w.a) + e.begin, operand<S, w.b>(r, e));

@@ -135,8 +135,9 @@ class encoder {
     }
     const int buffer = kernel_.values[id].buffer;
     if (buffer < 0) throw error("weft: fusion: a kernel reads a value it does not name");
-    return of_row ? emit({load_row, t, buffer})
-                  : emit({load, t, buffer, !layouts_.has_unit_inner_stride(id)});
+    return of_row
+               ? emit({load_row, t, buffer})
+               : emit({load, t, buffer, kernel_.is_one_per_row(id) || !layouts_.has_unit_inner_stride(id)});
   }
 
   constexpr int emit_number(int id) {

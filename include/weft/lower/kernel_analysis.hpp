@@ -67,8 +67,13 @@ class kernel_analysis {
   constexpr bool folds_row(int id) const { return is_fold(id) && graph::detail::folds_last(g_, g_[id]); }
   constexpr bool is_number(int id) const { return g_[id].op->kind == op::op_kind::constant; }
   /// Whether a value is one per row.
-  constexpr bool is_of_row(int id) const {
+  constexpr bool is_of_row(int id) const { return !reads_rows_as_elements() && is_one_per_row(id); }
+  /// Whether a value is one per row, also if the kernel reads it for each element.
+  constexpr bool is_one_per_row(int id) const {
     return g_[id].result.extents.last() == 1 && group_.space.last() != 1;
+  }
+  constexpr bool reads_rows_as_elements() const {
+    return !group_.folds_rows && !group_.folds_columns && graph::detail::has_short_rows(group_.space);
   }
   /// The sweep in which a value of the kernel is computed. A fold of rows has its level after its sweep.
   constexpr int sweep_of(int id) const { return values[id].level - folds_row(id); }

@@ -94,6 +94,7 @@ template <class T, class V>
 [[gnu::noinline]] V load_strided(const T* p, index_t stride, index_t n) {
   constexpr int lanes = simd::lane_count<V>;
   using R = simd::lane<V>;
+  if (stride == 0) return simd::first_lanes<V>(simd::splat<V>(lane_of<T, R>(p)), V{}, n);
   if (n == lanes && stride == -1) return simd::reversed(load_as<T, V>(p - (lanes - 1), 1, lanes));
   if (n == lanes)
     return [&]<int... I>(std::integer_sequence<int, I...>) {
@@ -147,14 +148,6 @@ WEFT_INLINE void store_as(T* p, V v, index_t n) {
   } else {
     simd::store_some(p, __builtin_convertvector(v, simd::vec<T, lanes>), n);
   }
-}
-
-/// The same at any stride. A function, as load_strided.
-template <class T, class V>
-[[gnu::noinline]] void store_strided(T* p, index_t stride, V v, index_t n) {
-  simd::lane<V> lanes[std::size_t{simd::lane_count<V>}];
-  simd::store(lanes, v);
-  for (index_t i = 0; i < n; ++i) store_as<T>(p + i * stride, lanes[i], 1);
 }
 
 /// Floats converted to integers in [Low, High], as `converted` in base/dtype.hpp.

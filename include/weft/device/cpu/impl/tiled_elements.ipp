@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include <weft/device/cpu/tiled_elements.hpp>
 #include <weft/device/cpu/transpose.hpp>
@@ -14,7 +14,57 @@ inline namespace WEFT_ISA {
 namespace detail {
 
 inline constexpr index_t tile_rows = 32, tile_columns = 128;  // 16 KB of f32
+inline constexpr index_t longest_short = 15;                  // elements of rows that are computed as one
+inline constexpr index_t short_rows_elements = 1024;
 inline constexpr int most_transposed = 2;  // operands; others are transposed when the tile is computed
+inline constexpr int most_copied = most_transposed * (tile_rows * tile_columns / short_rows_elements);
+
+/// Memory of the copies of operands of a tile.
+struct alignas(64) tile_memory {
+  char bytes[std::size_t{most_transposed * tile_rows * tile_columns * 8}];
+
+  char* part(int k, int parts) {
+    return bytes + static_cast<std::size_t>(k) * (sizeof bytes / static_cast<std::size_t>(parts));
+  }
+};
+
+/// f(T()) for an unsigned or floating type of so many bytes.
+template <class F>
+void with_type_of(int bytes, F f) {
+  switch (bytes) {
+    case 8: f(double{}); break;
+    case 4: f(float{}); break;
+    case 2: f(std::uint16_t{}); break;
+    default: f(std::uint8_t{});
+  }
+}
+
+/// The arguments of a tile with the numbers of `args`.
+inline kernel_args tile_of(const kernel_args& args, int order) {
+  kernel_args tile;
+  tile.order = order;
+  tile.arguments = args.arguments;
+  std::copy_n(args.number, max_numbers, tile.number);
+  return tile;
+}
+
+/// Offsets in elements of row `r` in each argument, for dims `order`, the last but one of them the innermost;
+/// returns the position along that.
+inline index_t row_offsets(const kernel_args& args, const int* order, index_t r, index_t* offsets) {
+  std::fill_n(offsets, args.arguments, 0);
+  index_t innermost = 0;
+  for (int d = args.order - 1; d-- > 0;) {
+    const index_t extent = args.extent[order[d]], i = r % extent;
+    r /= extent;
+    if (d == args.order - 2) innermost = i;
+    for (int a = 0; a < args.arguments; ++a) offsets[a] += i * args.stride[a][order[d]];
+  }
+  return innermost;
+}
+
+inline char* address(const kernel_args& args, const argument_access& access, int a, index_t offset) {
+  return static_cast<char*>(args.pointer[a]) + offset * access.bytes[a];
+}
 
 /// The same as transpose_tile, of at most as many rows and columns as a vector has lanes.
 template <class T, int... L>
@@ -37,7 +87,7 @@ WEFT_INLINE void transpose_square(const T* from, index_t stride, T* to, index_t 
 /// to[i * tile_columns + j] = from[i + j * stride] for i < rows, j < columns, in elements of type T.
 template <class T>
 void transpose_tile(const T* from, index_t stride, T* to, index_t rows, index_t columns) {
-  if constexpr (sizeof(T) >= 4) {
+  if constexpr (sizeof(T) == 4) {
     constexpr int lanes = vector_bytes / static_cast<int>(sizeof(T));
     for (index_t i = 0; i < rows; i += lanes)
       for (index_t j = 0; j < columns; j += lanes)
@@ -48,18 +98,6 @@ void transpose_tile(const T* from, index_t stride, T* to, index_t rows, index_t 
       for (index_t i = 0; i < rows; ++i) to[i * tile_columns + j] = from[i + j * stride];
   }
 }
-inline void transpose_tile(index_t bytes, const char* from, index_t stride, char* to, index_t rows, index_t columns) {
-  const auto as = [&]<class T>(T) {
-    transpose_tile(reinterpret_cast<const T*>(from), stride, reinterpret_cast<T*>(to), rows, columns);
-  };
-  switch (bytes) {
-    case 8: as(double{}); break;
-    case 4: as(float{}); break;
-    case 2: as(std::uint16_t{}); break;
-    default: as(std::uint8_t{});
-  }
-}
-
 /// The dims of a space in the order in which they are walked, and the operands that are transposed.
 struct tiled_space {
   int order[max_order]{};
@@ -86,21 +124,77 @@ struct tiled_space {
   }
 };
 
-}  // namespace detail
+/// to[i * size + j] = from[i * row_stride + j * stride] for i < rows, j < size. `size` may be a constant.
+template <class T, class Size>
+void copy_short_rows(const T* from, index_t row_stride, index_t stride, T* to, index_t rows, Size size) {
+  for (index_t i = 0; i < rows; ++i, from += row_stride, to += size)
+    if (stride == 0) {
+      const T one = *from;
+      for (index_t j = 0; j < size; ++j) to[j] = one;
+    } else {
+      for (index_t j = 0; j < size; ++j) to[j] = from[j * stride];
+    }
+}
+template <class T>
+void copy_short_rows(const T* from, index_t row_stride, index_t stride, T* to, index_t rows, index_t size) {
+  const auto copy = [&](auto n) { copy_short_rows<T, decltype(n)>(from, row_stride, stride, to, rows, n); };
+  if constexpr (sizeof(T) == 4) {
+    if (size == 2) return copy(std::integral_constant<index_t, 2>{});
+    if (size == 3) return copy(std::integral_constant<index_t, 3>{});
+    if (size == 4) return copy(std::integral_constant<index_t, 4>{});
+  }
+  copy(size);
+}
 
-WEFT_DEFINE bool run_in_tiles(const kernel_args& args, const kernel_range& range, const argument_access& access,
-                              kernel_function f) {
-  using namespace detail;
+/// Rows that are shorter than a vector, many of them as one.
+inline bool run_short_rows(const kernel_args& args, const kernel_range& range, const argument_access& access,
+                           kernel_function f) {
   const int last = args.order - 1;
-  if (last == 0 || args.extent[last] < 16) return false;
+  const index_t size = args.extent[last], most_rows = short_rows_elements / size;
+  if (range.begin != 0 || range.end != size) return false;
+  kernel_args tile = tile_of(args, 1);
+  int copied[std::size_t{most_copied}], copies = 0, order[max_order];
+  for (int d = 0; d < args.order; ++d) order[d] = d;
+  for (int a = 0; a < args.arguments; ++a) {
+    const index_t stride = args.stride[a][last], row_stride = args.stride[a][last - 1];
+    const bool is_one = access.is_loaded[a] && size > 1 && stride == 0 && row_stride == 0;
+    tile.stride[a][0] = is_one ? 0 : 1;
+    if (is_one || ((stride == 1 || size == 1) && row_stride == size)) continue;
+    if (!access.is_loaded[a] || copies == most_copied) return false;
+    copied[copies++] = a;
+  }
+  tile_memory memory;
+  const void* source[std::size_t{most_copied}]{};
+  for (index_t r = range.row_begin, rows = 0; r < range.row_end; r += rows) {
+    index_t base[max_arguments];
+    const index_t i = row_offsets(args, order, r, base);
+    rows = std::min({most_rows, args.extent[last - 1] - i, range.row_end - r});
+    tile.extent[0] = rows * size;
+    for (int a = 0; a < args.arguments; ++a) tile.pointer[a] = address(args, access, a, base[a]);
+    for (int k = 0; k < copies; ++k) {
+      const int a = copied[k];
+      const void* const from = std::exchange(tile.pointer[a], memory.part(k, most_copied));
+      const index_t row_stride = args.stride[a][last - 1];
+      const bool is_repeated = row_stride == 0;  // all rows are the same, and those of the next tiles may be
+      if (is_repeated && from == source[k]) continue;
+      source[k] = from;
+      with_type_of(access.bytes[a], [&]<class T>(T) {
+        copy_short_rows(static_cast<const T*>(from), row_stride, args.stride[a][last],
+                        static_cast<T*>(tile.pointer[a]), is_repeated ? most_rows : rows, size);
+      });
+    }
+    f(tile, {0, 1, 0, rows * size, nullptr});
+  }
+  return true;
+}
+
+/// Rows that are longer, in tiles in which operands that lie across the rows are transposed.
+inline bool run_transposed(const kernel_args& args, const kernel_range& range, const argument_access& access,
+                           kernel_function f) {
   const tiled_space space(args, access);
   if (space.count == 0) return false;
-  const int across = space.order[last - 1];
-  alignas(64) char memory[std::size_t{most_transposed}][std::size_t{tile_rows * tile_columns * 8}];
-  kernel_args tile;
-  tile.order = 2;
-  tile.arguments = args.arguments;
-  std::copy_n(args.number, max_numbers, tile.number);
+  const int last = args.order - 1, across = space.order[last - 1];
+  kernel_args tile = tile_of(args, 2);
   for (int a = 0; a < args.arguments; ++a) {
     tile.stride[a][0] = args.stride[a][across];
     tile.stride[a][1] = args.stride[a][last];
@@ -109,29 +203,36 @@ WEFT_DEFINE bool run_in_tiles(const kernel_args& args, const kernel_range& range
     tile.stride[space.transposed[k]][0] = tile_columns;
     tile.stride[space.transposed[k]][1] = 1;
   }
+  tile_memory memory;
   for (index_t r = range.row_begin, rows = 0; r < range.row_end; r += rows) {
-    index_t rest = r, base[max_arguments]{};
-    for (int d = last; d-- > 0;) {
-      const index_t extent = args.extent[space.order[d]], i = rest % extent;
-      rest /= extent;
-      if (d == last - 1) rows = std::min({tile_rows, extent - i, range.row_end - r});
-      for (int a = 0; a < args.arguments; ++a) base[a] += i * args.stride[a][space.order[d]];
-    }
-    tile.extent[0] = rows;
+    index_t base[max_arguments];
+    const index_t i = row_offsets(args, space.order, r, base);
+    rows = tile.extent[0] = std::min({tile_rows, args.extent[across] - i, range.row_end - r});
     for (index_t c = range.begin; c < range.end; c += tile_columns) {
       const index_t columns = tile.extent[1] = std::min(tile_columns, range.end - c);
       for (int a = 0; a < args.arguments; ++a)
-        tile.pointer[a] = static_cast<char*>(args.pointer[a]) + (base[a] + c * args.stride[a][last]) * access.bytes[a];
+        tile.pointer[a] = address(args, access, a, base[a] + c * args.stride[a][last]);
       for (int k = 0; k < space.count; ++k) {
-        void*& from = tile.pointer[space.transposed[k]];
-        transpose_tile(access.bytes[space.transposed[k]], static_cast<const char*>(from),
-                       args.stride[space.transposed[k]][last], memory[k], rows, columns);
-        from = memory[k];
+        const int a = space.transposed[k];
+        const void* const from = std::exchange(tile.pointer[a], memory.part(k, most_transposed));
+        with_type_of(access.bytes[a], [&]<class T>(T) {
+          transpose_tile(static_cast<const T*>(from), args.stride[a][last], static_cast<T*>(tile.pointer[a]),
+                         rows, columns);
+        });
       }
       f(tile, {0, rows, 0, columns, nullptr});
     }
   }
   return true;
+}
+
+}  // namespace detail
+
+WEFT_DEFINE bool run_in_tiles(const kernel_args& args, const kernel_range& range,
+                              const argument_access& access, kernel_function f) {
+  if (args.order == 1 || args.row_size() == 0) return false;
+  return args.row_size() <= detail::longest_short ? detail::run_short_rows(args, range, access, f)
+                                                  : detail::run_transposed(args, range, access, f);
 }
 
 }  // namespace WEFT_ISA
