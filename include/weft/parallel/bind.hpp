@@ -185,6 +185,15 @@ inline constexpr bool has_one_axis = true;
 template <class... Axes>
 inline constexpr bool has_one_axis<strategy::mesh<Axes...>> =
     sizeof...(Axes) == 1 && !strategy::mesh<Axes...>::has(mesh_axis::pp);
+template <class Strategy>
+inline constexpr bool is_pipeline = false;
+template <class... Axes>
+inline constexpr bool is_pipeline<strategy::mesh<Axes...>> = strategy::mesh<Axes...>::has(mesh_axis::pp);
+/// Whether it is a mesh without the axis pp, whose bind is that of parallel/pipeline.hpp.
+template <class Strategy>
+inline constexpr bool is_mesh = false;
+template <class... Axes>
+inline constexpr bool is_mesh<strategy::mesh<Axes...>> = !is_pipeline<strategy::mesh<Axes...>>;
 
 template <class Plan, class Model, class Optimizer>
 auto bound(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
@@ -243,7 +252,8 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
   return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
-  requires requires { typename Plan::strategy_type; } && (!divides_model<Plan>)
+  requires requires { typename Plan::strategy_type; } && (!divides_model<Plan>) &&
+           (!detail::is_pipeline<detail::strategy_of<Plan>>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   return detail::bound<Plan>(model, optimizer, ranks, detail::strategy_of<Plan>::options(), where);
 }
@@ -266,18 +276,27 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_opti
 /// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where.
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
-  requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
-           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_model<Plan>)
+  requires detail::is_mesh<typename Plan::strategy_type>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
           const device_options& where = {}) {
-  const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
-  detail::place_model<Plan>(model, ranks, where);
-  return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
-                                                       optimizer, {std::shared_ptr<void>(), &ranks}, o);
+  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
+                    where);
+}
+/// The same with options, which have the sizes of the mesh:
+///   auto o = plan::strategy_type::options({.dp = 2, .fsdp = 4});
+///   o.deterministic = true;
+///   auto run = bind<plan>(model, optimizer, ranks, o);
+template <class Plan, class Model, class Optimizer>
+  requires detail::is_mesh<typename Plan::strategy_type> &&
+           (!detail::has_one_axis<typename Plan::strategy_type>) && (!divides_model<Plan>)
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
+          const device_options& where = {}) {
+  check_axes(o, Plan::strategy_type::has);
+  return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
 /// The same for a mesh whose only axis is tp, cp or ep, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
-  requires divides_model<Plan>
+  requires divides_model<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::sizes(ranks.size()), where);
 }

@@ -145,14 +145,18 @@ class context_parallel_run : public Base {
 /// ranks. With the axis pp: parallel/context_pipeline.hpp.
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
   using options = typename Plan::programs;
-  const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
-  detail::place_model<Plan>(model, ranks, where);
-  std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);
+  check_axes(o, Plan::strategy_type::has);
   // For parameters and their gradients, cp is one more axis of copies.
   const mesh_sizes copies = parallel::parameter_mesh(o, ranks.size());
+  if (copies.dp % o.context_ranks)
+    refuse<usage_error>({"weft: bind: context_ranks is ", o.context_ranks, ", which does not divide ",
+                         copies.dp, " ranks with the same parameters"});
+  detail::place_model<Plan>(model, ranks, where);
+  const mesh_sizes inner{.cp = o.context_ranks, .ep = o.expert_ranks, .tp = o.layer_ranks};
+  std::shared_ptr<communicator> context = group_along(ranks, inner, mesh_axis::cp, mesh_axis::cp, {}, true);
   const auto along = [&](mesh_axis first, mesh_axis last) { return group_along(ranks, copies, first, last); };
   if constexpr (divides_layers<Plan>) {
     static_assert(!options::by_positions, "weft: bind: positions are divided by cp or by tp, not by both");

@@ -185,14 +185,12 @@ class distributed_context : public context {
     distributed_.push_back({std::move(all), std::move(among)});
   }
   /// Frees the elements of a tensor that other ranks hold.
-  static void free_elements(const std::string& name, tensor_state& t);
+  static void free_elements(const std::string& name, tensor_state& t, bool by_stages = false);
 
   static void check(const step_options& o);
   /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_passes().
-  void begin_passes() {
-    if (in_passes_) zero_grad();
-    in_passes_ = true;
-  }
+  /// What join() has said for them goes with them.
+  void begin_passes();
   void end_passes() { in_passes_ = false; }
 
   /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
@@ -335,6 +333,8 @@ class distributed_context : public context {
   recycled_vector<double> batch_weights_;  // of this rank, as join() has said since the last step
   double batch_weight_ = 1, position_weight_ = 1;
   bool in_passes_ = false;  // of step(m, loss)
+  std::size_t joins_of_passes_ = 0;  // of batch_weights_, those of them
+  index_t joined_of_passes_ = 0;     // of joined_
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;
 };

@@ -125,13 +125,5 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
       std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
       detail::divided_experts<Plan>(model, ranks, o));
 }
-template <class Plan, class Model, class Optimizer>
-  requires(divides_experts<Plan> && !divides_layers<Plan> && !divides_context<Plan> &&
-           !Plan::strategy_type::has(mesh_axis::pp))
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
-          const device_options& where = {}) {
-  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
-                    where);
-}
 
 }  // namespace weft

@@ -109,5 +109,12 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
                     std::move(p), where);
 }
+/// The same for a mesh whose only axis is pp, along which all ranks are.
+template <class Plan, class Model, class Optimizer>
+  requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
+  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::sizes(ranks.size()), pipeline_options{},
+                    where);
+}
 
 }  // namespace weft

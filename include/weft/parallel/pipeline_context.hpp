@@ -91,7 +91,21 @@ class pipeline_context : public distributed_context {
     double cost;
   };
 
+  /// While stages compute a statement, in which they can compute no other.
+  class in_statement {
+   public:
+    explicit in_statement(pipeline_context& run);
+    in_statement(const in_statement&) = delete;
+    in_statement& operator=(const in_statement&) = delete;
+    ~in_statement() { run_.in_statement_ = false; }
+
+   private:
+    pipeline_context& run_;
+  };
+
   void use_schedule(index_t micro_batches);
+  /// Of a number of micro-batches that it takes.
+  [[gnu::cold]] void use_any_schedule();
   bool on_this_stage(int chunk) const {
     return schedule_.stage_of[static_cast<std::size_t>(chunk)] == stage();
   }
@@ -146,6 +160,7 @@ class pipeline_context : public distributed_context {
   std::vector<pipeline::record> records_;
   std::chrono::steady_clock::time_point began_{};
   std::uint64_t number_of_step_ = 0;
+  bool in_statement_ = false;
 };
 
 }  // namespace weft

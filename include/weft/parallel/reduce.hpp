@@ -45,6 +45,8 @@ class gradient_reducer {
     gradient_sum unsent;   // sum over backward passes, not sent yet
     gradient_sum reduced;  // sum over ranks, of the rows of this rank
     std::any hook_memory;
+    bool is_ready = false;  // to be sent after those before it
+    bool was_sent = false;  // since the last delivery
   };
   struct reduction_step {
     int unit;
@@ -56,6 +58,10 @@ class gradient_reducer {
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
 
   void start(int u, state_ptr message);
+  /// Sends the units that are ready, in the order of `expected_`.
+  void send_ready();
+  /// Sends the rest, and expects in the next step what was sent in this one.
+  void send_rest();
   /// Starts the next message across replicas, if there is one.
   std::optional<work> send_across(reduction_step& r) {
     if (!r.next) r.next = messages_across(r);
@@ -79,6 +85,10 @@ class gradient_reducer {
   bool reduces_each_, sends_;
   std::vector<state> states_;
   std::deque<reduction_step> under_way_;
+  // Where gradients are sent once a step: the units that are expected to have some, as in the step before.
+  // They are sent in this order, whatever the order in which a rank computes.
+  std::vector<int> expected_;
+  std::size_t next_ = 0;  // of expected_
 };
 
 }  // namespace weft::parallel

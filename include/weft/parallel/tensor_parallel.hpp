@@ -83,10 +83,10 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
                       std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> data,
                       std::shared_ptr<communicator> layers, std::shared_ptr<communicator> owners,
                       parallel::expert_division experts = {})
-      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o) {
+      : base(base::device_of(detail::once_each(model)), optimizer, std::move(ranks), o) {
     base::divide_experts(std::move(experts));
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
-    base::hold(named_parameters(model), named_buffers(model), std::move(data), std::move(owners), {},
+    base::hold(detail::once_each(model), named_buffers(model), std::move(data), std::move(owners), {},
                std::move(layers));
   }
 
@@ -103,9 +103,10 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
 /// ranks, shape_error if a parameter cannot be divided.
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_context<Plan>)
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& options,
           const device_options& where = {}) {
-  const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  check_axes(options, Plan::strategy_type::has);
+  const mesh_sizes sizes = parallel::parameter_mesh(options, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, options, {std::shared_ptr<void>(), &ranks},

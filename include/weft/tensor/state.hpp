@@ -34,6 +34,7 @@ struct division {
   placement where{};  // if ranks divide the layer: this rank has a part, and programs read it as such
   index_t ranks = 1, rank = 0;  // then: of those that divide it
   bool is_deferred = false;     // a parameter whose part has no elements so far
+  bool on_other_stage = false;  // of a pipeline
 };
 /// The division of a tensor that is no parameter.
 inline std::shared_ptr<const division> unnamed_division(const shape& whole, const placement& where,
@@ -58,6 +59,7 @@ struct tensor_state {
   std::function<void()> arrive;        // waits for elements in flight from other ranks
   std::shared_ptr<const division> divided;  // among ranks; null if all elements are in `memory`
   std::shared_ptr<tensor_state> viewed;     // of a view (flat_view): whose elements these are
+  bool is_gathered = false;      // `memory` is a copy for programs, of what the ranks have parts of elsewhere
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
@@ -114,8 +116,11 @@ const shape& checked_extents(const shape& fixed, const shape& s);
 [[noreturn, gnu::cold]] void refuse_deferred(const tensor_state& t);
 /// Throws value_error if elements that this rank should have are not here.
 void require_own_memory(const tensor_state& t);
-/// Throws value_error if elements of the whole tensor are missing on this rank.
+/// Throws value_error if elements of the whole tensor are missing on this rank, or are there for programs
+/// only.
 void require_memory(const tensor_state& t);
+/// Throws value_error if what is written to `memory` would be lost.
+void require_lasting_memory(const tensor_state& t);
 void download_to(const tensor_state& t, void* host);
 void require_elements(const tensor_state& t, const char* what, index_t count);
 [[noreturn, gnu::cold]] void refuse_gradient_in_run(const tensor_state& t, const char* what);

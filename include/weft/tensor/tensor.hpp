@@ -168,6 +168,7 @@ class tensor : public expression_base {
 
   /// The gradient accumulated by backward passes; undefined before the first.
   tensor<T, Extents> grad() const {
+    if (!state()->grad) detail::require_own_gradient(*state(), "grad");
     return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
   }
   /// Drops the gradient: grad() is undefined until the next backward pass. Throws usage_error while a run on

@@ -166,8 +166,10 @@ TEST_CASE("a stranger who comes first to a rank's port is found before anything 
               gloo_communicator all(meddled, rank, ranks, {.token = "secret"}, 3s);
               all.all_reduce(x).wait();
             });
-            if (meddled->taken() != ranks - 1) return false;
-            if (wrong.empty()) return x[0] == static_cast<float>(ranks);  // another Gloo lets strangers wait
+            // A rank has a port for each other one; in later versions of Gloo one for all, where strangers
+            // wait.
+            if (meddled->taken() != ranks - 1 && meddled->taken() != 1) return false;
+            if (wrong.empty()) return x[0] == static_cast<float>(ranks);
             return says(wrong, "the start of ", "a stranger who came first to a port of a rank");
           }) == 0);
 }

@@ -154,6 +154,23 @@ WEFT_DEFINE void distributed_context::zero_grad() {
   parallel_->parameters_changed();
 }
 
+WEFT_DEFINE void distributed_context::begin_passes() {
+  if (in_passes_) {
+    recycled_vector<double> weights;
+    for (std::size_t k = joins_of_passes_; k < batch_weights_.size(); ++k)
+      weights.push_back(batch_weights_[k]);
+    const index_t joined = joined_ - joined_of_passes_;
+    const double weight = batch_weight_;
+    zero_grad();
+    batch_weights_ = std::move(weights);
+    joined_ = joined;
+    weigh(weight, position_weight_);
+  }
+  in_passes_ = true;
+  joins_of_passes_ = batch_weights_.size();
+  joined_of_passes_ = joined_;
+}
+
 WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches, index_t passes) {
   communicator& data = groups().data();
   if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;
@@ -194,6 +211,8 @@ WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
   batch_weights_.clear();
+  joins_of_passes_ = 0;
+  joined_of_passes_ = 0;
   return 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
 }
 
@@ -283,9 +302,12 @@ WEFT_DEFINE void distributed_context::divide_experts(parallel::expert_division b
   experts_ = experts_divided_.exchange.get();
 }
 
-WEFT_DEFINE void distributed_context::free_elements(const std::string& name, tensor_state& t) {
+WEFT_DEFINE void distributed_context::free_elements(const std::string& name, tensor_state& t,
+                                                    bool by_stages) {
   t.memory = buffer();
-  t.divided = std::make_shared<division>(division{name, t.whole(), {}});
+  auto of = std::make_shared<division>(division{name, t.whole(), {}});
+  of->on_other_stage = by_stages;
+  t.divided = std::move(of);
 }
 
 WEFT_DEFINE const distributed_context::model_tensor& distributed_context::distributed_tensors::named(

@@ -89,7 +89,9 @@ WEFT_DEFINE void parameter_gatherer::reshard(int u) {
   if (!apart_ || units_[static_cast<std::size_t>(u)].parts() == 1) return;
   for (std::size_t m = 0; m < at(u).present.size(); ++m) {
     if (!at(u).present[m]) continue;
-    units_[static_cast<std::size_t>(u)].members[m].whole->memory = {};
+    tensor_state& whole = *units_[static_cast<std::size_t>(u)].members[m].whole;
+    whole.memory = {};
+    whole.is_gathered = false;
     at(u).present[m] = false;
   }
 }
@@ -144,6 +146,7 @@ WEFT_DEFINE void parameter_gatherer::arrive(int u) {
   for (int m : a.chosen) {
     tensor_state& whole = *of.at(m).whole;
     if (apart_) whole.memory = where_.allocate(whole.bytes(), "gathered parameter");
+    whole.is_gathered = apart_;
     at(u).present[static_cast<std::size_t>(m)] = true;
   }
   for (int p = 0; p < of.parts(); ++p) {

@@ -86,6 +86,7 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   const record_function range("step");
   o.micro_batches = micro_batches;
   check(o);
+  const in_statement inside(*this);
   if (o.graph)
     throw usage_error("weft: step: a step of a pipeline, whose stages wait for messages, cannot be recorded "
                       "(.graph = true)");
@@ -121,8 +122,10 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
 }
 
 WEFT_DEFINE parallel::state_ptr pipeline_context::eval(const chunk_function& evaluate) {
+  const in_statement inside(*this);
   const random_state start = randomness();
-  prepare(sizes_.pp, [&](const parallel::stage_events& events) {
+  if (!holds_parameters()) use_any_schedule();
+  prepare(schedule_.micro_batches, [&](const parallel::stage_events& events) {
     const index_t blocks = evaluate(parallel::no_blocks, events).blocks;
     set_randomness(start);
     return blocks;
@@ -210,6 +213,25 @@ WEFT_DEFINE void pipeline_context::use_schedule(index_t micro_batches) {
                          " micro-batches puts chunks on other stages than the one before"});
   if (holds_parameters()) tied_->check(s);
   schedule_ = std::move(s);
+}
+
+WEFT_DEFINE void pipeline_context::use_any_schedule() {
+  for (const int of_stage : {1, 2}) try {
+      return use_schedule(of_stage * sizes_.pp);
+    } catch (const usage_error&) {
+    } catch (const value_error&) {}
+  refuse<usage_error>(
+      {"weft: pipeline: the first step says for how many micro-batches its schedule is, and "
+       "there is none for ",
+       sizes_.pp, " or ", 2 * sizes_.pp, " of them: call run.prepare(loss, micro_batches) before run.eval"});
+}
+
+WEFT_DEFINE pipeline_context::in_statement::in_statement(pipeline_context& run) : run_(run) {
+  if (run_.in_statement_)
+    throw usage_error(
+        "weft: pipeline: step, eval or prepare inside of a loss or value that the stages compute, each at "
+        "another time: evaluate before the step");
+  run_.in_statement_ = true;
 }
 
 WEFT_DEFINE std::vector<pipeline_context::reading> pipeline_context::readings_of(
@@ -304,7 +326,7 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
       model.push_back({name, t, schedule_.stage_of[static_cast<std::size_t>(chunks[0])], k == 1});
       const auto here = std::find_if(chunks.begin(), chunks.end(), [&](int c) { return on_this_stage(c); });
       if (here == chunks.end()) {  // another stage has it
-        free_elements(name, *t);
+        free_elements(name, *t, true);
         continue;
       }
       own[k].emplace_back(name, t);

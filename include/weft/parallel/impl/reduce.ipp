@@ -26,6 +26,7 @@ WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const r
   check_message_type("reduce_dtype", type_);
   for (std::size_t u = 0; u < units.size(); ++u)
     states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
+  for (std::size_t u = 0; u < units.size(); ++u) expected_.push_back(static_cast<int>(u));
 }
 
 WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
@@ -51,12 +52,39 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
     return;
   }
   at(u).unsent.add(*messages_, message);
-  if (last) start(u, at(u).unsent.take(*messages_));
+  if (!last) return;
+  at(u).is_ready = true;
+  send_ready();
+}
+
+WEFT_DEFINE void gradient_reducer::send_ready() {
+  for (; next_ < expected_.size() && at(expected_[next_]).is_ready; ++next_) {
+    state& s = at(expected_[next_]);
+    s.is_ready = false;
+    s.was_sent = true;
+    start(expected_[next_], s.unsent.take(*messages_));
+  }
+}
+
+WEFT_DEFINE void gradient_reducer::send_rest() {
+  const auto send = [&](int u) {
+    if (at(u).unsent.empty()) return;
+    at(u).is_ready = false;
+    at(u).was_sent = true;
+    start(u, at(u).unsent.take(*messages_));
+  };
+  for (; next_ < expected_.size(); ++next_) send(expected_[next_]);
+  std::vector<int> sent;
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+    send(u);
+    if (std::exchange(at(u).was_sent, false)) sent.push_back(u);
+  }
+  if (!sent.empty()) expected_ = std::move(sent);
+  next_ = 0;
 }
 
 WEFT_DEFINE void gradient_reducer::deliver() {
-  for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-    if (!at(u).unsent.empty()) start(u, at(u).unsent.take(*messages_));
+  send_rest();
   while (!under_way_.empty()) advance();
   for (int u = 0; u < static_cast<int>(units_.size()); ++u)
     if (const state_ptr reduced = at(u).reduced.take(*messages_)) set_gradients(u, reduced);

@@ -32,7 +32,7 @@ WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, co
 WEFT_DEFINE void assign(context& c, const executable& p, const operands& o, const tensor_state& value,
                         const shape& type) {
   tensor_state& target = *o.leaves[0];
-  weft::detail::require_own_memory(target);
+  weft::detail::require_memory(target);
   if (!(target.where == c.where())) refuse_device(0, target, c.where());
   specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
   const strided to = i.copied_view(target.memory.data());
@@ -65,7 +65,7 @@ WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o
   for (std::size_t t = 0; t < targets.size(); ++t) {
     detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
-    weft::detail::require_own_memory(*targets[t]);
+    weft::detail::require_lasting_memory(*targets[t]);
   }
   const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
   tensor_list outputs;

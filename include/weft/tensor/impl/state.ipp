@@ -50,12 +50,20 @@ WEFT_DEFINE const shape& checked_extents(const shape& fixed, const shape& s) {
 }
 
 WEFT_DEFINE void refuse_divided(const tensor_state& t) {
-  const std::string part = t.memory ? ", this one has " + to_string(t.extents) : "";
+  const std::string part =
+      t.memory && !(t.extents == t.whole()) ? ", this one has " + to_string(t.extents) : "";
   if (t.is_unnamed_part())
     refuse<value_error>({"weft: a tensor of shape ", t.whole(), " is divided among ranks along ",
                          to_string(t.divided->where), part,
                          ": gather(t, ranks) gives the whole, local_part(t) this part "
                          "(parallel/redistribute.hpp)"});
+  if (t.divided->on_other_stage)
+    refuse<value_error>(
+        {"weft: parameter ", t.divided->name, " of shape ", t.whole(),
+         " is held by another stage of the pipeline: the statement that divided the model, of "
+         "the first step, run.eval or run.prepare, did not read it on this stage. A "
+         "pipeline computes losses in run.step(m, loss) and values in run.eval(e), not on "
+         "tapes; run.full() gives whole copies, where `run` is what bind returned"});
   refuse<value_error>({"weft: parameter ", t.divided->name, " of shape ", t.whole(),
                        " is divided among ranks", part,
                        ": run.full() gives whole copies, where `run` is what bind returned; expressions that "
@@ -74,8 +82,13 @@ WEFT_DEFINE void require_own_memory(const tensor_state& t) {
   if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
 }
 
-WEFT_DEFINE void require_memory(const tensor_state& t) {
+WEFT_DEFINE void require_lasting_memory(const tensor_state& t) {
   require_own_memory(t);
+  if (t.is_gathered) refuse_divided(t);
+}
+
+WEFT_DEFINE void require_memory(const tensor_state& t) {
+  require_lasting_memory(t);
   if (t.divided && !(t.extents == t.whole()) && t.whole().size() > 0) refuse_divided(t);
 }
 
