@@ -163,7 +163,8 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
     CHECK_THROWS_WITH_AS(
         train(second),
         "weft: optimizer: step: parameter layer.weight is not the one of the steps before, of a "
-        "model that is alive: make an optimizer for each model",
+        "model that is alive: make an optimizer for each model, and for each run; checkpoints take its state "
+        "from one run to the next",
         usage_error);
     CHECK(second.layer.bias.to_vector() == before);
     CHECK_THROWS_AS(train(second), usage_error);  // as long as the other is alive

@@ -68,10 +68,10 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now) {
   for (const auto& [name, p] : named_) {  // holds one reference; a model that is alive holds another
     const auto same = std::find_if(now.begin(), now.end(), [&](const auto& n) { return n.first == name; });
     if (same != now.end() && same->second != p && p.use_count() > 1)
-      refuse<usage_error>(
-          {"weft: optimizer: step: parameter ", name,
-           " is not the one of the steps before, of a model that is alive: make an optimizer for "
-           "each model"});
+      refuse<usage_error>({"weft: optimizer: step: parameter ", name,
+                           " is not the one of the steps before, of a model that is alive: make an optimizer "
+                           "for each model, and "
+                           "for each run; checkpoints take its state from one run to the next"});
   }
   named_ = std::move(now);
 }

@@ -91,8 +91,9 @@ void transpose_tile(const T* from, index_t stride, T* to, index_t rows, index_t 
     constexpr int lanes = vector_bytes / static_cast<int>(sizeof(T));
     for (index_t i = 0; i < rows; i += lanes)
       for (index_t j = 0; j < columns; j += lanes)
-        transpose_square(from + i + j * stride, stride, to + i * tile_columns + j, std::min<index_t>(lanes, rows - i),
-                         std::min<index_t>(lanes, columns - j), std::make_integer_sequence<int, lanes>{});
+        transpose_square(from + i + j * stride, stride, to + i * tile_columns + j,
+                         std::min<index_t>(lanes, rows - i), std::min<index_t>(lanes, columns - j),
+                         std::make_integer_sequence<int, lanes>{});
   } else {
     for (index_t j = 0; j < columns; ++j)
       for (index_t i = 0; i < rows; ++i) to[i * tile_columns + j] = from[i + j * stride];
