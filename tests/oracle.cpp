@@ -370,6 +370,19 @@ array pad(const call& c) {
   });
   return out;
 }
+array pad_ends(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  shape to = x.extents;
+  to[along] += c.at[1] + c.at[2];
+  array out = zeros(x.type, to);
+  index_t k = 0;
+  for_each(x.extents, [&](position p) {
+    p[static_cast<std::size_t>(along)] += c.at[1];
+    copy(out, element_at(to, p), x, k++);
+  });
+  return out;
+}
 array concat(const call& c) {
   const dtype t = common_type(c.operands);
   const array a = converted(c, c.operands[0], t), b = converted(c, c.operands[1], t);
@@ -1369,6 +1382,7 @@ constexpr definition definitions[] = {
     {"slice", slice},
     {"flip", flip},
     {"pad", pad},
+    {"pad_ends", pad_ends},
     {"concat", concat},
     {"unflatten", unflatten},
     {"flatten", flatten},

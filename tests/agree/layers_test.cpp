@@ -142,6 +142,20 @@ TEST_CASE("more losses of two tensors") {
                        "weft: smooth_l1_loss: beta is -1, not positive", value_error);
 }
 
+TEST_CASE("cross_entropy with weights of classes") {
+  const auto in = [&]<reduction_kind How>(const std::string& reduction) {
+    for_each_case(file("class_weights"), "weighted_" + reduction, [](const stored_case& c) {
+      auto x = c.variable<float, order2>("x");
+      const auto t = c.stored<std::int64_t, order1>("t");
+      const auto w = c.stored<float, order1>("w");
+      c.agrees([&] { return cross_entropy<How>(x, t, w); }, 1e-5, 1, "x", x);
+    });
+  };
+  in.template operator()<reduction_kind::mean>("mean");
+  in.template operator()<reduction_kind::sum>("sum");
+  in.template operator()<reduction_kind::none>("none");
+}
+
 TEST_CASE("losses of logarithms of probabilities, and of triplets") {
   const auto in = [&]<reduction_kind How>(const std::string& reduction) {
     for_each_case(file("losses"), "nll_" + reduction, [](const stored_case& c) {

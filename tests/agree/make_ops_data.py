@@ -603,3 +603,13 @@ for shape in shapes:
             ops.case(f"std{correction}_{key}", lambda x: torch.std(x, dim=dim, correction=correction), x=x)
     ops.case("far", lambda x: torch.var(x, dim=2, keepdim=True), differentiated=False, x=x * 0.01 + 4096)
 ops.save("variances")
+
+# Cross-entropy with weights of classes, of ignored labels and of classes of weight 0.
+ops = family()
+for rows, width in [(3, 2), (5, 7), (1, 61)]:
+    x, labels, weights = torch.randn(rows, width), torch.randint(width, (rows,)), torch.rand(width)
+    weights[labels[0]] = 0.0 if rows > 1 else 1.0
+    labels[1 if rows > 1 else 0] = -100 if rows > 3 else labels[1 if rows > 1 else 0]
+    for reduction in ("mean", "sum", "none"):
+        ops.case("weighted_" + reduction, lambda x, t, w: F.cross_entropy(x, t, w.detach(), reduction=reduction), x=x, t=labels, w=weights)
+ops.save("class_weights")

@@ -49,6 +49,8 @@ TEST_CASE("reductions") {
 
 TEST_CASE("movement") {
   auto x = numbers(4, 6);
+  auto open = variable<double, extents<dyn, dyn>>(x);
+  CHECK(derivable(weighed(pad<0, 1, 2>(open) * pad<0, 0, 3>(open)), open));
   auto y = numbers(4, 6, 1);
   CHECK(derivable(weighed(transpose(x) * 2), x));
   CHECK(derivable(weighed(reshape<8, 3>(transpose(x))), x));

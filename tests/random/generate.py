@@ -686,14 +686,14 @@ class Pad(Op):
     name = "pad"
 
     def propose(self, g):
-        x = g.pick(lambda v: any(d.static for d in v.dims))
-        dim = g.rng.choice([i for i, d in enumerate(g.value(x).dims) if d.static])
+        x = g.pick(lambda v: v.order() > 0)
+        dim = g.rng.randrange(g.value(x).order())
         return [x], {"dim": dim, "before": g.rng.randint(0, 3), "after": g.rng.randint(0, 3)}
 
     def infer(self, p, x):
-        need(p["dim"] < x.order() and x.dims[p["dim"]].static)
+        need(p["dim"] < x.order())
         dims = list(x.dims)
-        dims[p["dim"]] = Dim(dims[p["dim"]].size + p["before"] + p["after"], True)
+        dims[p["dim"]] = Dim(dims[p["dim"]].size + p["before"] + p["after"], dims[p["dim"]].static)
         return x.like(dims=tuple(dims), low=min(x.low, 0), high=max(x.high, 0))
 
     def text(self, p, x):

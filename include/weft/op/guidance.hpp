@@ -6,6 +6,7 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 
 #include <weft/expr/apply.hpp>
 
@@ -77,6 +78,22 @@ constexpr void min(X, Rest...) {
                 "weft: the smallest element is amin(x) or amin(x, dims<1>), the smaller "
                 "of two minimum(a, b)");
 }
+template <expression X, class... Rest>
+constexpr void var(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: the variance is variance(x), variance(x, dims<0>, keepdim); "
+                "variance<0>(x) is the biased one; stddev is its root");
+}
+template <expression X, class... Rest>
+constexpr void split(X, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: parts of a tensor are chunk<Dim, Parts, I>(x), the I-th of equal "
+                "ones, and slice<Dim>(x, first, last)");
+}
+template <expression X>
+constexpr void dropout(X) {
+  static_assert(detail::unsupported<X>, "weft: dropout: dropout(x, rate), as dropout(x, 0.1f)");
+}
 template <expression Q, expression K, expression V, class... Rest>
 constexpr void attention(Q, K, V, Rest...) {
   static_assert(
@@ -93,6 +110,26 @@ constexpr void concat(A, B...) {
 template <expression A, expression... B>
 constexpr void stack(A, B...) {
   static_assert(detail::unsupported<A>, "weft: stack: the dim is a template argument: stack<0>(a, b)");
+}
+template <expression A, class... Rest>
+  requires(!(expression<Rest> && ...))
+constexpr void concat(A, Rest...) {
+  static_assert(detail::unsupported<A>, "weft: concat: the dim is a template argument: concat<0>(a, b)");
+}
+template <expression A, class... Rest>
+  requires(!(expression<Rest> && ...))
+constexpr void stack(A, Rest...) {
+  static_assert(detail::unsupported<A>, "weft: stack: the dim is a template argument: stack<0>(a, b)");
+}
+template <expression X>
+constexpr void reshape(X, std::initializer_list<index_t>) {
+  static_assert(detail::unsupported<X>,
+                "weft: reshape: extents are template arguments: reshape<2, dyn>(x), "
+                "or reshape(x, extents<dyn, 3>{n})");
+}
+template <expression X>
+constexpr void permute(X, std::initializer_list<index_t>) {
+  static_assert(detail::unsupported<X>, "weft: permute: dims are template arguments: permute<2, 0, 1>(x)");
 }
 template <expression X, std::integral... N>
 requires(sizeof...(N) > 0) constexpr void reshape(X, N...) {

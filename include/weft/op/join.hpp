@@ -30,6 +30,22 @@ struct pad : rule<1> {
   static constexpr auto vjp(auto g, auto y, auto x) { return unpad(g, y, x); }
 };
 
+/// Zeros before and after the elements of dim v0, v1 and v2 of them, whose extent may be dynamic.
+struct pad_ends : composed<1> {
+  static constexpr auto name = "pad_ends";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result{true, operands[0]};
+    index_t& e = result.value.extents[static_cast<int>(at[0])];
+    e = dims.add(e, at[1] + at[2]);
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    const index_t whole = x.owner->dims.add(x.extents()[static_cast<int>(at[0])], at[1] + at[2]);
+    return x.owner->template apply<pad>(attributes{{at[0], at[1], whole, 1}, 4}, x);
+  }
+};
+
 /// Two operands one after the other along dim v0, in their promoted dtype.
 struct concat : rule<2> {
   static constexpr auto kind = op_kind::copy;
@@ -66,15 +82,15 @@ namespace weft {
 template <index_t Dim, class A, class B>
 concept concat_compatible = accepts<op::concat, attr<Dim>, A, B>;
 
-/// `x` with `Before` zeros before and `After` zeros after the elements of dim Dim, whose extent must be
-/// static. Copies `x`. PyTorch's functional.pad for one dim.
+/// `x` with `Before` zeros before and `After` zeros after the elements of dim Dim. Copies `x`. PyTorch's
+/// functional.pad for one dim.
 template <index_t Dim, index_t Before, index_t After, expression X>
 constexpr auto pad(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
-  static_assert(dim < X::static_shape.order && X::static_shape[dim] >= 0,
-                "weft: pad: the dim must exist and have a static extent");
+  static_assert(dim < X::static_shape.order, "weft: pad: the dim is out of range");
   static_assert(Before >= 0 && After >= 0, "weft: pad: zeros are added, not removed: use slice for that");
-  if constexpr (Before >= 0 && After >= 0)
+  if constexpr (X::static_shape[dim] < 0) return apply<op::pad_ends, attr<dim, Before, After>>(std::move(x));
+  else if constexpr (Before >= 0 && After >= 0)
     return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));
 }
 

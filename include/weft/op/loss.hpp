@@ -221,6 +221,28 @@ constexpr auto cross_entropy(X logits, Y probabilities) {
   return detail::rounded_once(of_rows, std::move(logits), std::move(probabilities));
 }
 
+/// The same of labels with a weight for each class, `class_weights` [C]: losses are multiplied by the weight
+/// of their label, and the mean is divided by the sum of the weights, as in PyTorch. Without smoothing.
+template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label, expression X,
+          expression Y, expression W>
+constexpr auto cross_entropy(X logits, Y labels, W class_weights) {
+  static_assert(
+      cross_entropy_compatible<X, Y> && W::static_shape.order == 1 &&
+          is_floating(dtype_of<typename W::value_type>),
+      "weft: cross_entropy: operands are floating logits [..., C], integer labels [...] and floating "
+      "weights of classes [C]");
+  const auto weigh = [logits = std::move(logits),
+                      table = unsqueeze<1>(std::move(class_weights))](auto label) {
+    auto weights = select<-1, 0>(embedding(table, where(label == Ignore, 0, label)));
+    return let(where(label == Ignore, 0, std::move(weights)), [&](auto weight) {
+      auto losses = cross_entropy<reduction_kind::none, Ignore>(logits, label) * weight;
+      if constexpr (How == reduction_kind::mean) return sum(std::move(losses)) / sum(weight);
+      else return detail::reduced<How>(std::move(losses));
+    });
+  };
+  return let(cast<std::int64_t>(std::move(labels)), weigh);
+}
+
 /// -x[label] of each row of logarithms of probabilities [..., C] and labels [...] of i64, i32 or u8: the mean
 /// (or sum) over all labels, or that of each. `Ignore` as in cross_entropy(logits, labels), which is
 /// nll_loss(log_softmax(logits), labels) without rounding in between. A label that is neither `Ignore` nor in

@@ -455,4 +455,25 @@ constexpr auto detach(X x) {
   return apply<op::detach>(std::move(x));
 }
 
+/// Elements of the type and shape of an expression that are all `value`, 0 or 1, without a derivative; those
+/// of `x` do not matter. Of a tensor: tensor/create.hpp.
+template <expression X>
+  requires(!detail::is_leaf<X>)
+constexpr auto full_like(X x, typename X::value_type value) {
+  const auto v = detach(std::move(x));
+  if constexpr (std::is_same_v<typename X::value_type, bool>)
+    return where(logical_and(v, logical_not(v)), v, value);
+  else return where(less(v, v), v, value);
+}
+template <expression X>
+  requires(!detail::is_leaf<X>)
+constexpr auto zeros_like(X x) {
+  return full_like(std::move(x), typename X::value_type(0));
+}
+template <expression X>
+  requires(!detail::is_leaf<X>)
+constexpr auto ones_like(X x) {
+  return full_like(std::move(x), typename X::value_type(1));
+}
+
 }  // namespace weft

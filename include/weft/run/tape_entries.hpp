@@ -45,13 +45,14 @@ class basic_tape_entries {
   /// Adds the derivative of `y`, times `seed` if `y` is not a scalar, to the gradients of all parameters and
   /// variables that `y` depends on, and clears the tape. A gradient that another tape has left in `y` is
   /// passed as the seed, lower.backward(h, h.grad()); it is not added to another one. Throws usage_error if
-  /// `y` is not a result of this tape.
+  /// `y` is not a result of this tape, or was computed from no parameter and no variable.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
     const double cotangent = context_->loss_scale * loss_weight_of(*y.state());
     backward(y, full<T>(extents<>{}, static_cast<T>(cotangent), context_->where()));
+    if (!found_ && !in_parts_) refuse_constant(*y.state());
   }
   /// A seed is taken as it is: for a loss that is scaled or weighted, it contains context::loss_scale and
   /// loss_weight, as gradients do until the step.
@@ -184,6 +185,7 @@ class basic_tape_entries {
   runtime::purpose why(runtime::pass during);
 
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y);
+  [[noreturn, gnu::cold]] static void refuse_constant(const tensor_state& y);
   /// Whether a tape recorded the value, and can no longer give gradients to what it was computed from.
   static bool has_lost_entry(const tensor_state& t) {
     return t.on_tape == tape_status::lost || t.on_tape == tape_status::consumed;
@@ -244,7 +246,8 @@ class basic_tape_entries {
     return t.grad && (t.grad.use_count() > 1 || t.grad->memory.use_count() > 1);
   }
 
-  void expect_hooks(const std::shared_ptr<tensor_state>& to);
+  /// Notes that `to` gets a gradient: its hooks are called after the pass.
+  void find(const std::shared_ptr<tensor_state>& to);
 
   /// grad += g; grad may be null. The first gradient is taken over without a copy, since no other code holds
   /// the output of a backward program. Adds in place unless other code holds grad.
@@ -257,6 +260,7 @@ class basic_tape_entries {
   tensor_list hooked_;  // tensors with hooks found during this backward pass
   bool recording_ = true;
   bool goes_back_ = false;
+  bool found_ = false;  // a parameter or variable of the last backward pass
   bool in_parts_ = false;
 };
 

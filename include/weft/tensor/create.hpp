@@ -193,6 +193,20 @@ void ones(E, Rest...) {
                 "weft: ones: elements are float, double, weft::bfloat16, "
                 "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
 }
+/// Compile-time errors: the elements of arange.
+template <int = 0, class... N>
+  requires(sizeof...(N) > 0)
+void arange(N...) {
+  static_assert(detail::unsupported<N...>,
+                "weft: arange: the element type is a template argument: arange<std::int64_t>(n)");
+}
+template <element T, std::integral... N>
+  requires(sizeof...(N) > 0)
+void arange(index_t, N...) {
+  static_assert(detail::unsupported<T>,
+                "weft: arange: arange<T>(n) has 0 to n - 1; other first numbers and steps are arange<T>(n) * "
+                "step + first");
+}
 /// Compile-time errors: extents are part of a tensor's type.
 template <element T, class... Rest>
 void zeros(detail::numbers_at_run_time, Rest...) {

@@ -103,6 +103,14 @@ class tensor : public expression_base {
     static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
     return select<0>(*this, i);
   }
+  /// Compile-time error: indices or a mask.
+  template <expression I>
+  void operator[](I) const {
+    static_assert(
+        detail::unsupported<I>,
+        "weft: x[i]: i is a number: the rows at indices are index_select<0>(x, indices), and elements where "
+        "a mask holds are chosen by where(mask, x, 0)");
+  }
 
   /// The element at the indices i, one for each dim: t(i, j). Negative indices count from the right. Throws
   /// value_error if one is out of range, and device_error on devices whose memory the host cannot access.
@@ -243,6 +251,7 @@ class parameter : public variable<T, Extents> {
     static_assert(base::static_shape.order > 0, "weft: x[i]: a scalar has no dims");
     return select<0>(*this, i);
   }
+  using base::operator[];
   parameter to(const device& where) const { return base::to(where); }
 };
 

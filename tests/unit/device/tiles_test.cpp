@@ -129,6 +129,10 @@ TEST_CASE("tiles: short rows of a run-time extent, none, and values of rows that
     }
   CHECK(is_right(counted<float>(extents<50, 500, 3>{}) * counted<float>(extents<500, 1>{}, 3) +
                  counted<float>(extents<3>{})));
+  const auto column = counted<float>(extents<dyn, 1>{40});
+  CHECK(is_right(column - amax(column)));
+  CHECK(is_right(reshape<dyn, 1, 1>(column) - sum(column)));
+  CHECK(is_right(counted<float>(extents<40, 3, 1>{}) - amax(column)));
   const auto x = counted<float>(extents<dyn, 3>{211});
   const auto m = counted<float>(extents<dyn, 1>{211});
   const auto root = m * 0.5f + 1.0f;

@@ -615,6 +615,19 @@ TEST_CASE("vector_norm, normalize: the derivatives at 0") {
   CHECK(g[3] == doctest::Approx(0.24));
 }
 
+TEST_CASE("zeros_like, ones_like, full_like of expressions: the type and shape alone matter") {
+  variable<float, extents<dyn, 3>> x(from(extents<dyn, 3>{2}, std::vector<float>{1, NAN, INFINITY, 4, 5, 6}));
+  CHECK(eval(zeros_like(x * 2.0f)).to_vector() == std::vector<float>(6, 0));
+  CHECK(eval(ones_like(transpose(x))).extents() == shape{2, {3, 2}});
+  CHECK(eval(sum(full_like(x > 2.0f, true))).item() == 6);
+  const auto sevens = eval(full_like(cast<std::int64_t>(x), std::int64_t{1} << 40));
+  CHECK(sevens.to_vector() == std::vector<std::int64_t>(6, std::int64_t{1} << 40));
+  CHECK(eval(zeros_like(slice<0>(x, 1, 1))).size() == 0);
+  tape steps;
+  steps.backward(steps.eval(sum(full_like(tanh(x), 2.0f) * slice<1, 0, 1>(x))));
+  CHECK(x.grad().to_vector() == std::vector<float>{6, 0, 0, 6, 0, 0});
+}
+
 TEST_CASE("variance, stddev: of one element, of equal elements") {
   variable<float, extents<2, 2>> x(from<float>(extents<2, 2>{}, {12345.678f, 12345.678f, 1, 3}));
   CHECK(eval(variance(x, dims<1>)).to_vector() == std::vector<float>{0, 2});

@@ -3,7 +3,10 @@
 
 #include <weft/weft.hpp>
 
+#include "../../throws_with.hpp"
+
 using namespace weft;
+using weft::test::throws_with;
 
 namespace {
 using scalar_variable = variable<double, extents<>>;
@@ -128,6 +131,29 @@ TEST_CASE("tape: detach stops gradients, a seed weighs rows") {
   auto y = steps.eval(x * detach(x));
   steps.backward(y, from(extents<3>{}, std::vector<double>{1, 10, 100}));
   CHECK(x.grad().to_vector() == std::vector<double>{1, 20, 300});
+}
+
+TEST_CASE("tape: a backward pass that finds no parameter and no variable is an error") {
+  const auto x = ones<float>(extents<2>{});
+  linear<2, 3> model;
+  initialize(model, 1);
+  tape steps;
+  const char* const words = "computed from no parameter and no variable";
+  CHECK(throws_with<usage_error>([&] { steps.backward(steps.eval(mean(x))); }, {words}));
+  CHECK(throws_with<usage_error>(
+      [&] {
+        const auto a = steps.eval(mean(x));
+        steps.backward(steps.eval(a * 2.0f));
+      },
+      {words}));
+  CHECK(throws_with<usage_error>([&] { steps.backward(steps.eval(mean(detach(model(x))))); }, {words}));
+  const auto constant = steps.eval(mean(x));  // beside one that is found
+  steps.backward(steps.eval(constant + sum(model(x))));
+  CHECK(model.weight.grad().to_vector() == std::vector<float>(6, 1));
+  tape upper;  // the value of another tape
+  const auto h = steps.eval(model(x));
+  upper.backward(upper.eval(sum(h)));
+  CHECK(h.grad().to_vector() == std::vector<float>(3, 1));
 }
 
 TEST_CASE("tape: one tensor used as several leaves gets one gradient") {

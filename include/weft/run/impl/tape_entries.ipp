@@ -158,6 +158,14 @@ runtime::purpose basic_tape_entries<Unused>::why(runtime::pass during) {
 }
 
 template <class Unused>
+void basic_tape_entries<Unused>::refuse_constant(const tensor_state& y) {
+  refuse<usage_error>(
+      {"weft: backward: the value of shape ", y.extents,
+       " was computed from no parameter and no variable, so there is no gradient: for that of a "
+       "tensor, make it a variable<T, extents<...>>; detach(x) has none"});
+}
+
+template <class Unused>
 void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
   const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
   if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
@@ -206,6 +214,7 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
     copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
   }
   goes_back_ = true;
+  found_ = false;
   try {
     accumulate(y, first);
     execute_backward();
@@ -341,7 +350,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
     if (p.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
   runtime::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(runtime::pass::backward), sums);
   for (std::size_t i = 0; i < count; ++i)
-    if (gradients[i]) expect_hooks(n.leaves[i]);
+    if (gradients[i]) find(n.leaves[i]);
   forget_added(gradients, sums);
   for (std::size_t i = 0; i < count; ++i)
     if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
@@ -368,7 +377,12 @@ void basic_tape_entries<Unused>::forget_added(tensor_list& gradients, tensor_lis
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::expect_hooks(const std::shared_ptr<tensor_state>& to) {
+void basic_tape_entries<Unused>::find(const std::shared_ptr<tensor_state>& to) {
+  // What this tape computed is found soon: mostly it is the result of the entry before.
+  for (std::size_t n = entries_.size(); !found_; --n) {
+    if (n == 0) found_ = true;
+    else if (entries_[n - 1].result == to) break;
+  }
   if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
     hooked_.push_back(to);
 }
@@ -376,7 +390,7 @@ void basic_tape_entries<Unused>::expect_hooks(const std::shared_ptr<tensor_state
 template <class Unused>
 void basic_tape_entries<Unused>::accumulate(const std::shared_ptr<tensor_state>& to,
                                             const std::shared_ptr<tensor_state>& g) {
-  expect_hooks(to);
+  find(to);
   if (!to->grad) {
     to->grad = alias_of(*g);
     g->memory.describe("gradient", to->memory);
