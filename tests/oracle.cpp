@@ -188,6 +188,13 @@ array logic(const call& c, integer_function g) {
   for (const array& o : c.operands) require(c, o.type == dtype::boolean, "operands that are not bool");
   return elementwise(c, dtype::boolean, dtype::boolean, nullptr, g);
 }
+/// Quotient and remainder by the machine's division, which rounds towards 0; of 0: 0 and the dividend.
+std::pair<std::int64_t, std::int64_t> floored(std::int64_t n, std::int64_t d) {
+  if (d == 0) return {0, n};
+  if (d == -1) return {static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(n)), 0};
+  const bool rounds_up = n % d != 0 && (n < 0) != (d < 0);
+  return {n / d - rounds_up, n % d + (rounds_up ? d : 0)};
+}
 std::int64_t wrapping(std::uint64_t x) { return static_cast<std::int64_t>(x); }
 std::uint64_t bits(std::int64_t x) { return static_cast<std::uint64_t>(x); }
 
@@ -1332,6 +1339,14 @@ constexpr definition definitions[] = {
     {"asin", [](const call& c) { return real(c, REAL(std::asin(x[0]))); }},
     {"acos", [](const call& c) { return real(c, REAL(std::acos(x[0]))); }},
     {"atan2", [](const call& c) { return real(c, REAL(std::atan2(x[0], x[1]))); }},
+    {"floor_divide",
+     [](const call& c) {
+       return arithmetic(c, REAL(std::floor(x[0] / x[1])), INTEGER(floored(n[0], n[1]).first), nullptr);
+     }},
+    {"remainder",
+     [](const call& c) {
+       return arithmetic(c, REAL(x[0] - std::floor(x[0] / x[1]) * x[1]), INTEGER(floored(n[0], n[1]).second), nullptr);
+     }},
     {"erf", [](const call& c) { return real(c, REAL(std::erf(x[0]))); }},
     {"abs",
      [](const call& c) {

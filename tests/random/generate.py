@@ -328,6 +328,11 @@ class Binary(Op):
             need(x.low >= 0.1 and x.high <= 8 and y.largest() <= 3 and not special)
             low, high = 0.0, max(x.high, 1 / x.low, 1)**y.largest()
             type_, exact = floating(type_), False
+        elif self.name in ("floor_divide", "%"):
+            need(type_ != "bool" and not special and exact and (type_ in ("i64", "i32") or y.low > 0))
+            need(type_ in ("i64", "i32", "u8"))
+            largest = max(x.largest(), 0) if self.name == "floor_divide" else max(x.largest(), y.largest())
+            low, high = (-largest - 1 if type_ != "u8" else 0), largest
         elif self.name == "atan2":
             need(y.low >= 0.2 and type_ != "bool" and not special)
             low, high, type_, exact = -1.6, 1.6, floating(type_), False
@@ -342,7 +347,7 @@ class Binary(Op):
 
 
 for name_, sign_ in (("add", "+"), ("subtract", "-"), ("multiply", "*"), ("divide", "/"), ("maximum", ""), ("minimum", ""),
-                     ("pow", ""), ("atan2", "")):
+                     ("pow", ""), ("atan2", ""), ("floor_divide", ""), ("%", "%")):
     OPS[name_] = Binary(name_, sign_)
 
 

@@ -3,6 +3,9 @@
 // and what they refuse. Expected values are PyTorch 2.13's unless the row says otherwise.
 #include <doctest/doctest.h>
 
+#include <limits>
+#include <random>
+
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -613,6 +616,47 @@ TEST_CASE("vector_norm, normalize: the derivatives at 0") {
   CHECK(g[1] == doctest::Approx(2e12));
   CHECK(g[2] == doctest::Approx(0.32));
   CHECK(g[3] == doctest::Approx(0.24));
+}
+
+namespace {
+__extension__ using wide = __int128;
+/// Against 128-bit division, of pairs of extreme numbers and of numbers of all sizes.
+template <class T>
+void check_division() {
+  using limits = std::numeric_limits<T>;
+  const T edges[] = {
+      limits::min(), limits::max(), T(limits::min() + 1), T(limits::max() - 1), 0, 1, T(-1), 2, T(-2), 3,
+      T(-7)};
+  std::vector<T> a, b;
+  for (const T x : edges)
+    for (const T y : edges) a.push_back(x), b.push_back(y);
+  std::mt19937_64 random(5);
+  const auto any = [&] { return static_cast<T>(static_cast<T>(random()) >> random() % (8 * sizeof(T))); };
+  for (int i = 0; i < 5000; ++i) a.push_back(any()), b.push_back(any());
+  const auto x = from(extents<dyn>{static_cast<index_t>(a.size())}, a),
+             y = from(extents<dyn>{static_cast<index_t>(a.size())}, b);
+  std::vector<T> quotients, rests;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const wide n = a[i], d = b[i];
+    wide q = d == 0 ? 0 : n / d;
+    if (d != 0 && n % d != 0 && (n < 0) != (d < 0)) --q;
+    quotients.push_back(static_cast<T>(q));
+    rests.push_back(static_cast<T>(n - q * d));
+  }
+  CHECK(eval(floor_divide(x, y)).to_vector() == quotients);
+  CHECK(eval(x % y).to_vector() == rests);
+}
+}  // namespace
+
+TEST_CASE("floor_divide, remainder: integers, negative ones, extremes, 0") {
+  check_division<std::int64_t>();
+  check_division<std::int32_t>();
+  check_division<std::uint8_t>();
+  // torch.remainder(torch.tensor([7, -7, 5.5, 0]), 3)
+  const auto x = from(extents<4>{}, std::vector<float>{7, -7, 5.5f, 0});
+  CHECK(eval(x % 3).to_vector() == std::vector<float>{1, 2, 2.5f, 0});
+  CHECK(eval(floor_divide(x, 2.5f)).to_vector() == std::vector<float>{2, -3, 2, 0});
+  CHECK(eval(-1 % arange<std::int64_t>(4)).to_vector() == std::vector<std::int64_t>{-1, 0, 1, 2});
 }
 
 TEST_CASE("zeros_like, ones_like, full_like of expressions: the type and shape alone matter") {
