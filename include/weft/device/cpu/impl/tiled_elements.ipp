@@ -13,15 +13,15 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-inline constexpr index_t tile_rows = 32, tile_columns = 128;  // 16 KB of f32
-inline constexpr index_t longest_short = 15;                  // elements of rows that are computed as one
+inline constexpr index_t rows_of_tile = 32, columns_of_tile = 128;  // 16 KB of f32
+inline constexpr index_t longest_short = 15;  // elements of rows that are computed as one
 inline constexpr index_t short_rows_elements = 1024;
 inline constexpr int most_transposed = 2;  // operands; others are transposed when the tile is computed
-inline constexpr int most_copied = most_transposed * (tile_rows * tile_columns / short_rows_elements);
+inline constexpr int most_copied = most_transposed * (rows_of_tile * columns_of_tile / short_rows_elements);
 
 /// Memory of the copies of operands of a tile.
 struct alignas(64) tile_memory {
-  char bytes[std::size_t{most_transposed * tile_rows * tile_columns * 8}];
+  char bytes[std::size_t{most_transposed * rows_of_tile * columns_of_tile * 8}];
 
   char* part(int k, int parts) {
     return bytes + static_cast<std::size_t>(k) * (sizeof bytes / static_cast<std::size_t>(parts));
@@ -75,28 +75,28 @@ WEFT_INLINE void transpose_square(const T* from, index_t stride, T* to, index_t 
   if (rows == lanes && columns == lanes) {
     V square[] = {simd::load<V>(from + L * stride)...};
     transpose(square);
-    (simd::store(to + L * tile_columns, square[L]), ...);
+    (simd::store(to + L * columns_of_tile, square[L]), ...);
   } else {
     V square[std::size_t{lanes}]{};
     for (index_t k = 0; k < columns; ++k) square[k] = simd::load_some<V>(from + k * stride, rows);
     transpose(square);
-    for (index_t k = 0; k < rows; ++k) simd::store_some(to + k * tile_columns, square[k], columns);
+    for (index_t k = 0; k < rows; ++k) simd::store_some(to + k * columns_of_tile, square[k], columns);
   }
 }
 
-/// to[i * tile_columns + j] = from[i + j * stride] for i < rows, j < columns, in elements of type T.
+/// to[i * columns_of_tile + j] = from[i + j * stride] for i < rows, j < columns, in elements of type T.
 template <class T>
 void transpose_tile(const T* from, index_t stride, T* to, index_t rows, index_t columns) {
   if constexpr (sizeof(T) == 4) {
     constexpr int lanes = vector_bytes / static_cast<int>(sizeof(T));
     for (index_t i = 0; i < rows; i += lanes)
       for (index_t j = 0; j < columns; j += lanes)
-        transpose_square(from + i + j * stride, stride, to + i * tile_columns + j,
+        transpose_square(from + i + j * stride, stride, to + i * columns_of_tile + j,
                          std::min<index_t>(lanes, rows - i), std::min<index_t>(lanes, columns - j),
                          std::make_integer_sequence<int, lanes>{});
   } else {
     for (index_t j = 0; j < columns; ++j)
-      for (index_t i = 0; i < rows; ++i) to[i * tile_columns + j] = from[i + j * stride];
+      for (index_t i = 0; i < rows; ++i) to[i * columns_of_tile + j] = from[i + j * stride];
   }
 }
 /// The dims of a space in the order in which they are walked, and the operands that are transposed.
@@ -201,16 +201,16 @@ inline bool run_transposed(const kernel_args& args, const kernel_range& range, c
     tile.stride[a][1] = args.stride[a][last];
   }
   for (int k = 0; k < space.count; ++k) {
-    tile.stride[space.transposed[k]][0] = tile_columns;
+    tile.stride[space.transposed[k]][0] = columns_of_tile;
     tile.stride[space.transposed[k]][1] = 1;
   }
   tile_memory memory;
   for (index_t r = range.row_begin, rows = 0; r < range.row_end; r += rows) {
     index_t base[max_arguments];
     const index_t i = row_offsets(args, space.order, r, base);
-    rows = tile.extent[0] = std::min({tile_rows, args.extent[across] - i, range.row_end - r});
-    for (index_t c = range.begin; c < range.end; c += tile_columns) {
-      const index_t columns = tile.extent[1] = std::min(tile_columns, range.end - c);
+    rows = tile.extent[0] = std::min({rows_of_tile, args.extent[across] - i, range.row_end - r});
+    for (index_t c = range.begin; c < range.end; c += columns_of_tile) {
+      const index_t columns = tile.extent[1] = std::min(columns_of_tile, range.end - c);
       for (int a = 0; a < args.arguments; ++a)
         tile.pointer[a] = address(args, access, a, base[a] + c * args.stride[a][last]);
       for (int k = 0; k < space.count; ++k) {
