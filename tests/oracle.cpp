@@ -1345,7 +1345,8 @@ constexpr definition definitions[] = {
      }},
     {"remainder",
      [](const call& c) {
-       return arithmetic(c, REAL(x[0] - std::floor(x[0] / x[1]) * x[1]), INTEGER(floored(n[0], n[1]).second), nullptr);
+       return arithmetic(c, REAL(x[0] - std::floor(x[0] / x[1]) * x[1]), INTEGER(floored(n[0], n[1]).second),
+                         nullptr);
      }},
     {"erf", [](const call& c) { return real(c, REAL(std::erf(x[0]))); }},
     {"abs",

@@ -49,7 +49,7 @@ struct all {
       select,                                                                                     // movement
       contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm, variance, stddev,  // folds
       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
-      asin, acos, atan2, floor_divide, remainder,                                                        // angles
+      asin, acos, atan2, floor_divide, remainder,                               // angles
       checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
       argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,       // orders
       attention, attention_backward, masked_attention,                        // by index, attention
