@@ -78,18 +78,6 @@ constexpr void min(X, Rest...) {
                 "weft: the smallest element is amin(x) or amin(x, dims<1>), the smaller "
                 "of two minimum(a, b)");
 }
-template <expression X, class... Rest>
-constexpr void var(X, Rest...) {
-  static_assert(detail::unsupported<X>,
-                "weft: the variance is variance(x), variance(x, dims<0>, keepdim); "
-                "variance<0>(x) is the biased one; stddev is its root");
-}
-template <expression X, class... Rest>
-constexpr void split(X, Rest...) {
-  static_assert(detail::unsupported<X>,
-                "weft: parts of a tensor are chunk<Dim, Parts, I>(x), the I-th of equal "
-                "ones, and slice<Dim>(x, first, last)");
-}
 template <expression X>
 constexpr void dropout(X) {
   static_assert(detail::unsupported<X>, "weft: dropout: dropout(x, rate), as dropout(x, 0.1f)");

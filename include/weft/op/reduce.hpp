@@ -171,8 +171,10 @@ template <class V>
 struct centred {
   V near, rest;
   V mean_square, rest_square;
-  /// The biased variance.
-  constexpr V variance() const { return mean_square - rest_square; }
+  /// The biased variance; 0, too, where both squares overflow.
+  constexpr V variance() const {
+    return weft::where(weft::less_equal(mean_square, rest_square), 0, mean_square - rest_square);
+  }
 };
 
 /// `x` centred, where mean_of(v) is the mean of v along some dims, which it keeps.
@@ -180,7 +182,7 @@ template <class V>
 constexpr centred<V> centre(V x, auto mean_of) {
   const V near = x - mean_of(x), rest = constant_in_derivative(mean_of(near)),
           mean_square = mean_of(near * near);
-  return {near, rest, mean_square, constant_in_derivative(weft::minimum(rest * rest, mean_square))};
+  return {near, rest, mean_square, rest * rest};
 }
 
 /// Mean square of the deviations from the mean, sum / (n - correction), where v2 is the correction; integers

@@ -677,6 +677,8 @@ TEST_CASE("variance, stddev: of one element, of equal elements") {
   CHECK(eval(variance(x, dims<1>)).to_vector() == std::vector<float>{0, 2});
   CHECK(std::isnan(eval(variance(slice<0, 0, 1>(select<1, 0>(x)))).item()));
   CHECK(eval(variance<0>(slice<0, 0, 1>(select<1, 0>(x)))).item() == 0);
+  for (const float bad : {NAN, INFINITY})
+    CHECK(std::isnan(eval(variance(from(extents<3>{}, std::vector<float>{1, bad, 2}))).item()));
   tape steps;
   steps.backward(steps.eval(sum(stddev(x, dims<1>))));
   const auto g = x.grad().to_vector();
