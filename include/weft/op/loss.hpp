@@ -231,6 +231,9 @@ constexpr auto cross_entropy(X logits, Y labels, W class_weights) {
           is_floating(dtype_of<typename W::value_type>),
       "weft: cross_entropy: operands are floating logits [..., C], integer labels [...] and floating "
       "weights of classes [C]");
+  static_assert(X::static_shape.last() < 0 || W::static_shape.last() < 0 ||
+                    X::static_shape.last() == W::static_shape.last(),
+                "weft: cross_entropy: there are as many weights as classes");
   const auto weigh = [logits = std::move(logits),
                       table = unsqueeze<1>(std::move(class_weights))](auto label) {
     auto weights = select<-1, 0>(embedding(table, where(label == Ignore, 0, label)));

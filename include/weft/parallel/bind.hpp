@@ -77,14 +77,14 @@ class bound_run : public Context {
     const auto before = this->communicated();
     tensor_list losses;
     recycled_vector<double> weights;
-    this->begin_passes();
+    const typename Context::passes passes(*this);
     for (index_t j = 0; j < micro_batches; ++j) {
       begin_batch(j, micro_batches);
       losses.push_back(differentiated([&] { return loss(j); }, j + 1 == micro_batches));
       weights.push_back(this->loss_weight);
     }
     const step_result r = this->complete_step(losses, {weights.data(), weights.size()}, o, before);
-    this->end_passes();
+    passes.end();
     return r;
   }
 
@@ -292,6 +292,7 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
   check_axes(o, Plan::strategy_type::has);
+  Plan::strategy_type::check(o, parallel::parameter_mesh(o, ranks.size()));
   return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
 /// The same for a mesh whose only axis is tp, cp or ep, along which all ranks are.

@@ -154,9 +154,12 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   if (copies.dp % o.context_ranks)
     refuse<usage_error>({"weft: bind: context_ranks is ", o.context_ranks, ", which does not divide ",
                          copies.dp, " ranks with the same parameters"});
+  mesh_sizes sizes = copies;
+  sizes.dp /= o.context_ranks;
+  sizes.cp = o.context_ranks;
+  Plan::strategy_type::check(o, sizes);
   detail::place_model<Plan>(model, ranks, where);
-  const mesh_sizes inner{.cp = o.context_ranks, .ep = o.expert_ranks, .tp = o.layer_ranks};
-  std::shared_ptr<communicator> context = group_along(ranks, inner, mesh_axis::cp, mesh_axis::cp, {}, true);
+  std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);
   const auto along = [&](mesh_axis first, mesh_axis last) { return group_along(ranks, copies, first, last); };
   if constexpr (divides_layers<Plan>) {
     static_assert(!options::by_positions, "weft: bind: positions are divided by cp or by tp, not by both");

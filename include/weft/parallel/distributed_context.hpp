@@ -190,8 +190,24 @@ class distributed_context : public context {
   static void check(const step_options& o);
   /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_passes().
   /// What join() has said for them goes with them.
+  class passes {
+   public:
+    explicit passes(distributed_context& run) : run_(run) { run.begin_passes(); }
+    passes(const passes&) = delete;
+    passes& operator=(const passes&) = delete;
+    ~passes() { run_.note_joins(); }
+    /// They have come to the end of the step.
+    void end() const { run_.in_passes_ = false; }
+
+   private:
+    distributed_context& run_;
+  };
   void begin_passes();
-  void end_passes() { in_passes_ = false; }
+  /// What join() has said so far was for the passes that have begun.
+  void note_joins() {
+    joins_of_passes_ = batch_weights_.size();
+    joined_of_passes_ = joined_;
+  }
 
   /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
   void weigh(double batch, double positions) {

@@ -39,6 +39,7 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
   /// Collective. Throws usage_error if the schedule has more chunks than the statement has blocks.
   template <expression E>
   void prepare(const E& statement, index_t micro_batches) {
+    const typename base::in_statement inside(*this);
     const auto loss = [&](index_t) -> const E& { return statement; };
     parallel::statements_of<pipeline_run, decltype(loss)> statements(*this, loss, 1);
     pipeline_context::prepare(micro_batches, [&](const parallel::stage_events& events) {
@@ -111,7 +112,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
 }
 /// The same for a mesh whose only axis is pp, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
-  requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
+  requires(Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::sizes(ranks.size()), pipeline_options{},
                     where);

@@ -60,6 +60,18 @@ class pipeline_context : public distributed_context {
                                  std::shared_ptr<communicator> layers, bool divides_backward);
   ~pipeline_context();
 
+  /// While stages compute a statement, in which they can compute no other.
+  class in_statement {
+   public:
+    explicit in_statement(pipeline_context& run);
+    in_statement(const in_statement&) = delete;
+    in_statement& operator=(const in_statement&) = delete;
+    ~in_statement() { run_.in_statement_ = false; }
+
+   private:
+    pipeline_context& run_;
+  };
+
   /// Walks over a statement of the model without executing it. Returns the number of its blocks.
   using visit_function = std::function<index_t(const parallel::stage_events&)>;
   /// Divides the model by the statement that `visit` walks over, unless that has been done.
@@ -89,18 +101,6 @@ class pipeline_context : public distributed_context {
     index_t blocks;
     tensor_list leaves;
     double cost;
-  };
-
-  /// While stages compute a statement, in which they can compute no other.
-  class in_statement {
-   public:
-    explicit in_statement(pipeline_context& run);
-    in_statement(const in_statement&) = delete;
-    in_statement& operator=(const in_statement&) = delete;
-    ~in_statement() { run_.in_statement_ = false; }
-
-   private:
-    pipeline_context& run_;
   };
 
   void use_schedule(index_t micro_batches);

@@ -163,6 +163,14 @@ struct mesh {
     require_one_axis();
     return {.divide = std::max({Axes::divide...})};
   }
+  /// Throws usage_error if options with these sizes are not those of the mesh: if they divide something else,
+  /// or an axis has several ranks and is not part of it.
+  static void check(const parallel_options& o, const mesh_sizes& sizes) {
+    if (o.divide != options(sizes).divide)
+      refuse<usage_error>(
+          {"weft: bind: the options shard something else than the policy: make them from the sizes "
+           "of its mesh, auto o = plan::strategy_type::options({.dp = 2, .fsdp = 2})"});
+  }
   /// Throws usage_error if an axis has several ranks and is not part of the mesh.
   static parallel_options options(const mesh_sizes& sizes) {
     for (const mesh_axis a : mesh_axes)

@@ -107,6 +107,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
           const device_options& where = {}) {
   check_axes(options, Plan::strategy_type::has);
   const mesh_sizes sizes = parallel::parameter_mesh(options, ranks.size());
+  Plan::strategy_type::check(options, sizes);
   detail::place_model<Plan>(model, ranks, where);
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, options, {std::shared_ptr<void>(), &ranks},

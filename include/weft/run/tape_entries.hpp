@@ -52,7 +52,7 @@ class basic_tape_entries {
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
     const double cotangent = context_->loss_scale * loss_weight_of(*y.state());
     backward(y, full<T>(extents<>{}, static_cast<T>(cotangent), context_->where()));
-    if (!found_ && !in_parts_) refuse_constant(*y.state());
+    if (!found_ && !in_parts_ && !context_->hooks()) refuse_constant(*y.state());
   }
   /// A seed is taken as it is: for a loss that is scaled or weighted, it contains context::loss_scale and
   /// loss_weight, as gradients do until the step.

@@ -149,6 +149,23 @@ TEST_CASE("what join() says after a step that failed counts in the next one") {
                                  }),
                         no_data);
       }
+      if (fails) {  // join() in the loss
+        CHECK_THROWS_AS(run.step(1,
+                                 [&](index_t) {
+                                   run.join(true);
+                                   throw no_data{};
+                                   return sum(square(model.weight));
+                                 }),
+                        no_data);
+        const double loss =
+            run.step(1,
+                     [&](index_t) {
+                       run.join(all.rank() == 0);
+                       return (sum(model.weight) + sum(model.bias)) * 0.0f + (all.rank() ? 100.0f : 1.0f);
+                     })
+                .loss;
+        CHECK(loss == doctest::Approx(1));
+      }
       for (const double weight : {1.0, 0.5}) {  // rank 1 has no batch, then both have
         const bool has_batch = all.rank() == 0 || weight < 1;
         run.join(has_batch);
@@ -305,7 +322,22 @@ TEST_CASE("meshes take options") {
       o.timeout = std::chrono::seconds(77);
       auto run = bind<Plan>(model, optimizer, all, o);
       CHECK(run.options().timeout == std::chrono::seconds(77));
-      CHECK(run.step(1, [&](index_t) { return mean(square(model(rows(1)))); }).loss > 0);
+      CHECK(run.options().divide == Plan::strategy_type::options(sizes).divide);
+      const auto train = [&](auto& of, auto& with) {
+        std::vector<double> losses;
+        for (int k = 0; k < 3; ++k)
+          losses.push_back(of.step(1, [&](index_t) { return mean(square(with(rows(1)))); }).loss);
+        return losses;
+      };
+      divided_layers same;
+      initialize(same, 1);
+      adamw of_same;
+      auto by_sizes = bind<Plan>(same, of_same, all, sizes);
+      CHECK(train(run, model) == train(by_sizes, same));
+      CHECK(run.sent_by_axis() == by_sizes.sent_by_axis());
+      if (sizes.dp == 1 || sizes.fsdp > 1)  // by default all ranks are along dp, and nothing is sharded
+        CHECK(throws_with<usage_error>([&] { bind<Plan>(model, optimizer, all, parallel_options{}); },
+                                       {"weft: bind: "}));
       o.stages = 2;
       CHECK(throws_with<usage_error>([&] { bind<Plan>(model, optimizer, all, o); },
                                      {"2 stages need a policy with"}));

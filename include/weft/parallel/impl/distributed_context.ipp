@@ -167,8 +167,6 @@ WEFT_DEFINE void distributed_context::begin_passes() {
     weigh(weight, position_weight_);
   }
   in_passes_ = true;
-  joins_of_passes_ = batch_weights_.size();
-  joined_of_passes_ = joined_;
 }
 
 WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches, index_t passes) {
@@ -211,8 +209,6 @@ WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
   batch_weights_.clear();
-  joins_of_passes_ = 0;
-  joined_of_passes_ = 0;
   return 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
 }
 

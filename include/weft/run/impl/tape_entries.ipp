@@ -162,7 +162,8 @@ void basic_tape_entries<Unused>::refuse_constant(const tensor_state& y) {
   refuse<usage_error>(
       {"weft: backward: the value of shape ", y.extents,
        " was computed from no parameter and no variable, so there is no gradient: for that of a "
-       "tensor, make it a variable<T, extents<...>>; detach(x) has none"});
+       "tensor, make it a variable<T, extents<...>>; detach(x), "
+       "comparisons, floor and positions have none"});
 }
 
 template <class Unused>

@@ -15,7 +15,7 @@ namespace detail {
 
 inline constexpr index_t rows_of_tile = 32, columns_of_tile = 128;  // 16 KB of f32
 inline constexpr index_t longest_short = 15;  // elements of rows that are computed as one
-inline constexpr index_t short_rows_elements = 1024;
+inline constexpr index_t short_rows_elements = 1024, shortest_tile = 32;
 inline constexpr int most_transposed = 2;  // operands; others are transposed when the tile is computed
 inline constexpr int most_copied = most_transposed * (rows_of_tile * columns_of_tile / short_rows_elements);
 
@@ -151,8 +151,9 @@ void copy_short_rows(const T* from, index_t row_stride, index_t stride, T* to, i
 inline bool run_short_rows(const kernel_args& args, const kernel_range& range, const argument_access& access,
                            kernel_function f) {
   const int last = args.order - 1;
-  const index_t size = args.extent[last], most_rows = short_rows_elements / size;
-  if (range.begin != 0 || range.end != size) return false;
+  const index_t size = args.extent[last],
+                most_rows = std::min(short_rows_elements / size, args.extent[last - 1]);
+  if (range.begin != 0 || range.end != size || most_rows * size < shortest_tile) return false;
   kernel_args tile = tile_of(args, 1);
   int copied[std::size_t{most_copied}], copies = 0, order[max_order];
   for (int d = 0; d < args.order; ++d) order[d] = d;
