@@ -77,7 +77,7 @@ class bound_run : public Context {
     const auto before = this->communicated();
     tensor_list losses;
     recycled_vector<double> weights;
-    const typename Context::passes passes(*this);
+    const typename Context::passes_of_step passes(*this);
     for (index_t j = 0; j < micro_batches; ++j) {
       begin_batch(j, micro_batches);
       losses.push_back(differentiated([&] { return loss(j); }, j + 1 == micro_batches));

@@ -188,14 +188,14 @@ class distributed_context : public context {
   static void free_elements(const std::string& name, tensor_state& t, bool by_stages = false);
 
   static void check(const step_options& o);
-  /// Begins the passes of step(m, loss), without the gradients of one that did not get to end_passes().
-  /// What join() has said for them goes with them.
-  class passes {
+  /// The passes of step(m, loss). They begin without the gradients of those that did not come to their end, and
+  /// without what join() had said for them.
+  class passes_of_step {
    public:
-    explicit passes(distributed_context& run) : run_(run) { run.begin_passes(); }
-    passes(const passes&) = delete;
-    passes& operator=(const passes&) = delete;
-    ~passes() { run_.note_joins(); }
+    explicit passes_of_step(distributed_context& run) : run_(run) { run.begin_passes(); }
+    passes_of_step(const passes_of_step&) = delete;
+    passes_of_step& operator=(const passes_of_step&) = delete;
+    ~passes_of_step() { run_.note_joins(); }
     /// They have come to the end of the step.
     void end() const { run_.in_passes_ = false; }
 
