@@ -173,6 +173,16 @@ TEST_CASE("second derivatives of formulas whose exponentials overflow") {
   CHECK(of_huber == std::vector<double>{1, 1, 1, 0, 0});
 }
 
+TEST_CASE("bce_with_logits of infinite and of large logits") {
+  const auto logits = from(extents<4>{}, std::vector<float>{INFINITY, -INFINITY, -1e4f, 1e4f});
+  const auto targets = from(extents<4>{}, std::vector<float>{0.5f, 0.5f, 1e-3f, 0.75f});
+  const auto losses = eval(bce_with_logits<reduction_kind::none>(logits, targets)).to_vector();
+  CHECK(losses[0] == INFINITY);
+  CHECK(losses[1] == INFINITY);
+  CHECK(losses[2] == doctest::Approx(10).epsilon(1e-6));
+  CHECK(losses[3] == 2500);
+}
+
 TEST_CASE("norms and variances of rows whose mean is large beside the deviations from it") {
   for (const float mean : {12345.678f, 1e7f, 1e10f, 3e18f, 1e30f})
     for (const index_t n : {1, 7, 60, 1000}) {
