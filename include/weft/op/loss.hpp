@@ -116,7 +116,7 @@ struct count_labels : composed<1> {
 struct bce_with_logits : elementwise<2> {
   static constexpr auto name = "bce_with_logits";
   static constexpr auto value(auto x, auto y) {
-    return x * (1 - y) + weft::maximum(-x, 0) + weft::log1p(weft::exp(-weft::abs(x)));
+    return weft::where(weft::less(0, x), x * (1 - y), -(x * y)) + weft::log1p(weft::exp(-weft::abs(x)));
   }
   static constexpr auto vjp(auto g, auto, auto x, auto y) {
     return std::array{g * (weft::apply<sigmoid>(x) - y), -(g * x)};

@@ -188,8 +188,8 @@ class distributed_context : public context {
   static void free_elements(const std::string& name, tensor_state& t, bool by_stages = false);
 
   static void check(const step_options& o);
-  /// The passes of step(m, loss). They begin without the gradients of those that did not come to their end, and
-  /// without what join() had said for them.
+  /// The passes of step(m, loss). They begin without the gradients of those that did not come to their end,
+  /// and without what join() had said for them.
   class passes_of_step {
    public:
     explicit passes_of_step(distributed_context& run) : run_(run) { run.begin_passes(); }
