@@ -31,6 +31,13 @@ struct kernel_args {
   index_t rows() const { return product(0, order - 1 - folded); }  // rows of the result if columns are folded
   index_t folded_rows() const { return product(order - 1 - folded, order - 1); }  // for each of those
 
+  /// Moves the dims `first` to `last` - 1 to just before the last dim.
+  void move_before_last(int first, int last) {
+    std::rotate(extent + first, extent + last, extent + order - 1);
+    for (int a = 0; a < arguments; ++a)
+      std::rotate(stride[a] + first, stride[a] + last, stride[a] + order - 1);
+  }
+
  private:
   index_t product(int first, int last) const {
     index_t n = 1;
@@ -38,6 +45,21 @@ struct kernel_args {
     return n;
   }
 };
+
+/// The offset of a row in each argument, in elements.
+struct row_offsets {
+  index_t at[max_arguments];
+};
+/// `base` and the offsets of row `row`, counted over dims first to last - 1.
+inline row_offsets offsets_of(const kernel_args& args, index_t row, int first, int last,
+                              row_offsets base = {}) {
+  for (int d = last; d-- > first;) {
+    const index_t i = row % args.extent[d];
+    row /= args.extent[d];
+    for (int a = 0; a < args.arguments; ++a) base.at[a] += i * args.stride[a][d];
+  }
+  return base;
+}
 
 /// Blockwise computation of long rows, or of many rows that are folded: each sweep of the code runs over all
 /// blocks before the next one, with the partial results of every block stored in between.

@@ -65,11 +65,6 @@ class cpu_kernel {
     return all;
   }();
 
-  /// The offset of a row in each argument.
-  struct row_offsets {
-    index_t at[max_arguments];
-  };
-
   /// A row of the range, and its registers.
   struct row {
     const kernel_args& args;
@@ -110,16 +105,6 @@ class cpu_kernel {
   }
 
  private:
-  static row_offsets offsets_of(const kernel_args& args, index_t row, int first, int last,
-                                row_offsets base = {}) {
-    for (int d = last; d-- > first;) {
-      const index_t i = row % args.extent[d];
-      row /= args.extent[d];
-      for (int a = 0; a < args.arguments; ++a) base.at[a] += i * args.stride[a][d];
-    }
-    return base;
-  }
-
   /// Runs rows begin to end - 1, counted over dims first to last - 1. Offsets along the last of these are
   /// incremented, as a division per row would be measurable.
   static WEFT_INLINE void run_rows(const kernel_args& args, const kernel_range& range, int first, int last,

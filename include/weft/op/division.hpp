@@ -59,7 +59,7 @@ constexpr auto floor_divide(A a, B b) {
   return apply<op::floor_divide>(std::move(a), std::move(b));
 }
 /// a - floor_divide(a, b) * b, which has the sign of b: torch.remainder, Python's %. Exact for integers,
-/// where remainder(a, 0) is a; of floating operands as rounded as the quotient and the product. Broadcasts.
+/// where remainder(a, 0) is a; of floating operands, the quotient and the product are rounded. Broadcasts.
 /// Not defined for bool.
 template <operand A, operand B>
   requires operands<A, B>

@@ -91,21 +91,11 @@ constexpr void attention(Q, K, V, Rest...) {
 }
 
 /// The same for dims and extents of functions that change shapes.
-template <expression A, expression... B>
-constexpr void concat(A, B...) {
-  static_assert(detail::unsupported<A>, "weft: concat: the dim is a template argument: concat<0>(a, b)");
-}
-template <expression A, expression... B>
-constexpr void stack(A, B...) {
-  static_assert(detail::unsupported<A>, "weft: stack: the dim is a template argument: stack<0>(a, b)");
-}
 template <expression A, class... Rest>
-  requires(!(expression<Rest> && ...))
 constexpr void concat(A, Rest...) {
   static_assert(detail::unsupported<A>, "weft: concat: the dim is a template argument: concat<0>(a, b)");
 }
 template <expression A, class... Rest>
-  requires(!(expression<Rest> && ...))
 constexpr void stack(A, Rest...) {
   static_assert(detail::unsupported<A>, "weft: stack: the dim is a template argument: stack<0>(a, b)");
 }

@@ -455,8 +455,8 @@ constexpr auto detach(X x) {
   return apply<op::detach>(std::move(x));
 }
 
-/// Elements of the type and shape of an expression that are all `value`, 0 or 1, without a derivative; those
-/// of `x` do not matter. Of a tensor: tensor/create.hpp.
+/// An expression of the type and shape of the expression `x` whose elements are all `value`, 0 or 1. It has
+/// no derivative. Tensors of the shape of a tensor are made by tensor/create.hpp.
 template <expression X>
   requires(!detail::is_leaf<X>)
 constexpr auto full_like(X x, typename X::value_type value) {

@@ -270,9 +270,6 @@ class specialization {
   /// Merges dims before `end` that every argument can traverse as one dim.
   [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end);
 
-  /// Moves dims [first, last) to just before the last dim.
-  [[gnu::cold]] static void move_before_last(kernel_args& args, int first, int last);
-
   /// Sets the pointers of the operands of a step that is not a kernel.
   std::span<const strided> placed_operands(const frame& f, const lower::step_entry& s);
   void* memory_of(const frame& f, const source& s) const;

@@ -52,7 +52,7 @@ class basic_tape_entries {
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
     const double cotangent = context_->loss_scale * loss_weight_of(*y.state());
     backward(y, full<T>(extents<>{}, static_cast<T>(cotangent), context_->where()));
-    if (!found_ && !in_parts_ && !context_->hooks()) refuse_constant(*y.state());
+    if (!reaches_leaf_ && !in_parts_ && !context_->hooks()) refuse_constant(*y.state());
   }
   /// A seed is taken as it is: for a loss that is scaled or weighted, it contains context::loss_scale and
   /// loss_weight, as gradients do until the step.
@@ -246,8 +246,8 @@ class basic_tape_entries {
     return t.grad && (t.grad.use_count() > 1 || t.grad->memory.use_count() > 1);
   }
 
-  /// Notes that `to` gets a gradient: its hooks are called after the pass.
-  void find(const std::shared_ptr<tensor_state>& to);
+  /// Notes that `to` gets a gradient: whether it is a leaf, and that its hooks are called after the pass.
+  void note_gradient(const std::shared_ptr<tensor_state>& to);
 
   /// grad += g; grad may be null. The first gradient is taken over without a copy, since no other code holds
   /// the output of a backward program. Adds in place unless other code holds grad.
@@ -260,7 +260,8 @@ class basic_tape_entries {
   tensor_list hooked_;  // tensors with hooks found during this backward pass
   bool recording_ = true;
   bool goes_back_ = false;
-  bool found_ = false;  // a parameter or variable of the last backward pass
+  bool reaches_leaf_ =
+      false;  // whether the last backward pass gave a gradient to what this tape did not compute
   bool in_parts_ = false;
 };
 

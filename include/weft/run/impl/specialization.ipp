@@ -294,7 +294,7 @@ WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std:
     const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
     for (int d = args.order - 2; d >= last; --d)
       if (merge_into_last(args, d, how)) row_begin = d;
-    move_before_last(args, first, last);
+    args.move_before_last(first, last);
     kept_end = args.order - 1 - (last - first);
     merge_rows(args, kept_end, args.order - 1);
     args.folded = args.order - 1 - kept_end;
@@ -349,12 +349,6 @@ WEFT_DEFINE void specialization::merge_rows(kernel_args& args, int begin, int en
   index_t merged[max_arguments];
   for (int d = end - 2; d >= begin; --d)
     if (merged_strides(args, d, merged)) merge(args, d, merged);
-}
-
-WEFT_DEFINE void specialization::move_before_last(kernel_args& args, int first, int last) {
-  std::rotate(args.extent + first, args.extent + last, args.extent + args.order - 1);
-  for (int a = 0; a < args.arguments; ++a)
-    std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
 }
 
 WEFT_DEFINE int specialization::sliced_dim(const shape& extents) {

@@ -215,7 +215,7 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
     copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
   }
   goes_back_ = true;
-  found_ = false;
+  reaches_leaf_ = false;
   try {
     accumulate(y, first);
     execute_backward();
@@ -351,7 +351,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
     if (p.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
   runtime::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(runtime::pass::backward), sums);
   for (std::size_t i = 0; i < count; ++i)
-    if (gradients[i]) find(n.leaves[i]);
+    if (gradients[i]) note_gradient(n.leaves[i]);
   forget_added(gradients, sums);
   for (std::size_t i = 0; i < count; ++i)
     if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
@@ -378,10 +378,10 @@ void basic_tape_entries<Unused>::forget_added(tensor_list& gradients, tensor_lis
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::find(const std::shared_ptr<tensor_state>& to) {
+void basic_tape_entries<Unused>::note_gradient(const std::shared_ptr<tensor_state>& to) {
   // What this tape computed is found soon: mostly it is the result of the entry before.
-  for (std::size_t n = entries_.size(); !found_; --n) {
-    if (n == 0) found_ = true;
+  for (std::size_t n = entries_.size(); !reaches_leaf_; --n) {
+    if (n == 0) reaches_leaf_ = true;
     else if (entries_[n - 1].result == to) break;
   }
   if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
@@ -391,7 +391,7 @@ void basic_tape_entries<Unused>::find(const std::shared_ptr<tensor_state>& to) {
 template <class Unused>
 void basic_tape_entries<Unused>::accumulate(const std::shared_ptr<tensor_state>& to,
                                             const std::shared_ptr<tensor_state>& g) {
-  find(to);
+  note_gradient(to);
   if (!to->grad) {
     to->grad = alias_of(*g);
     g->memory.describe("gradient", to->memory);

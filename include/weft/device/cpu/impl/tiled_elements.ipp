@@ -28,7 +28,7 @@ struct alignas(64) tile_memory {
   }
 };
 
-/// f(T()) for an unsigned or floating type of so many bytes.
+/// f(T()) for a type T of so many bytes.
 template <class F>
 void with_type_of(int bytes, F f) {
   switch (bytes) {
@@ -48,25 +48,11 @@ inline kernel_args tile_of(const kernel_args& args, int order) {
   return tile;
 }
 
-/// Offsets in elements of row `r` in each argument, for dims `order`, the last but one of them the innermost;
-/// returns the position along that.
-inline index_t row_offsets(const kernel_args& args, const int* order, index_t r, index_t* offsets) {
-  std::fill_n(offsets, args.arguments, 0);
-  index_t innermost = 0;
-  for (int d = args.order - 1; d-- > 0;) {
-    const index_t extent = args.extent[order[d]], i = r % extent;
-    r /= extent;
-    if (d == args.order - 2) innermost = i;
-    for (int a = 0; a < args.arguments; ++a) offsets[a] += i * args.stride[a][order[d]];
-  }
-  return innermost;
-}
-
 inline char* address(const kernel_args& args, const argument_access& access, int a, index_t offset) {
   return static_cast<char*>(args.pointer[a]) + offset * access.bytes[a];
 }
 
-/// The same as transpose_tile, of at most as many rows and columns as a vector has lanes.
+/// transpose_tile for at most as many rows and columns as a vector has lanes.
 template <class T, int... L>
 WEFT_INLINE void transpose_square(const T* from, index_t stride, T* to, index_t rows, index_t columns,
                                   std::integer_sequence<int, L...>) {
@@ -99,29 +85,23 @@ void transpose_tile(const T* from, index_t stride, T* to, index_t rows, index_t 
       for (index_t i = 0; i < rows; ++i) to[i * columns_of_tile + j] = from[i + j * stride];
   }
 }
-/// The dims of a space in the order in which they are walked, and the operands that are transposed.
-struct tiled_space {
-  int order[max_order]{};
-  int transposed[std::size_t{most_transposed}]{}, count = 0;
 
-  tiled_space(const kernel_args& args, const argument_access& access) {
+/// The operands that are contiguous along dim `across`, and not along the last.
+struct transposed_operands {
+  int across = -1, number[std::size_t{most_transposed}]{}, count = 0;
+
+  transposed_operands(const kernel_args& args, const argument_access& access) {
     const int last = args.order - 1;
-    int across = -1;
     for (int a = 0; a < args.arguments && count < most_transposed; ++a) {
       const index_t* const stride = args.stride[a];
       if (!access.is_loaded[a] || stride[last] == 0 || stride[last] == 1) continue;
       for (int d = 0; d < last; ++d)
         if (stride[d] == 1 && args.extent[d] >= 8 && (across < 0 || d == across)) {
           across = d;
-          transposed[count++] = a;
+          number[count++] = a;
           break;
         }
     }
-    int k = 0;
-    for (int d = 0; d < last; ++d)
-      if (d != across) order[k++] = d;
-    if (across >= 0) order[k++] = across;
-    order[k] = last;
   }
 };
 
@@ -155,8 +135,7 @@ inline bool run_short_rows(const kernel_args& args, const kernel_range& range, c
                 most_rows = std::min(short_rows_elements / size, args.extent[last - 1]);
   if (range.begin != 0 || range.end != size || most_rows * size < shortest_tile) return false;
   kernel_args tile = tile_of(args, 1);
-  int copied[std::size_t{most_copied}], copies = 0, order[max_order];
-  for (int d = 0; d < args.order; ++d) order[d] = d;
+  int copied[std::size_t{most_copied}], copies = 0;
   for (int a = 0; a < args.arguments; ++a) {
     const index_t stride = args.stride[a][last], row_stride = args.stride[a][last - 1];
     const bool is_one = access.is_loaded[a] && size > 1 && stride == 0 && row_stride == 0;
@@ -168,11 +147,10 @@ inline bool run_short_rows(const kernel_args& args, const kernel_range& range, c
   tile_memory memory;
   const void* source[std::size_t{most_copied}]{};
   for (index_t r = range.row_begin, rows = 0; r < range.row_end; r += rows) {
-    index_t base[max_arguments];
-    const index_t i = row_offsets(args, order, r, base);
-    rows = std::min({most_rows, args.extent[last - 1] - i, range.row_end - r});
+    const row_offsets base = offsets_of(args, r, 0, last);
+    rows = std::min({most_rows, args.extent[last - 1] - r % args.extent[last - 1], range.row_end - r});
     tile.extent[0] = rows * size;
-    for (int a = 0; a < args.arguments; ++a) tile.pointer[a] = address(args, access, a, base[a]);
+    for (int a = 0; a < args.arguments; ++a) tile.pointer[a] = address(args, access, a, base.at[a]);
     for (int k = 0; k < copies; ++k) {
       const int a = copied[k];
       const void* const from = std::exchange(tile.pointer[a], memory.part(k, most_copied));
@@ -191,31 +169,33 @@ inline bool run_short_rows(const kernel_args& args, const kernel_range& range, c
 }
 
 /// Rows that are longer, in tiles in which operands that lie across the rows are transposed.
-inline bool run_transposed(const kernel_args& args, const kernel_range& range, const argument_access& access,
+inline bool run_transposed(const kernel_args& given, const kernel_range& range, const argument_access& access,
                            kernel_function f) {
-  const tiled_space space(args, access);
-  if (space.count == 0) return false;
-  const int last = args.order - 1, across = space.order[last - 1];
+  const transposed_operands transposed(given, access);
+  if (transposed.count == 0) return false;
+  kernel_args args = given;
+  const int last = args.order - 1, across = last - 1;
+  args.move_before_last(transposed.across, transposed.across + 1);
   kernel_args tile = tile_of(args, 2);
   for (int a = 0; a < args.arguments; ++a) {
     tile.stride[a][0] = args.stride[a][across];
     tile.stride[a][1] = args.stride[a][last];
   }
-  for (int k = 0; k < space.count; ++k) {
-    tile.stride[space.transposed[k]][0] = columns_of_tile;
-    tile.stride[space.transposed[k]][1] = 1;
+  for (int k = 0; k < transposed.count; ++k) {
+    tile.stride[transposed.number[k]][0] = columns_of_tile;
+    tile.stride[transposed.number[k]][1] = 1;
   }
   tile_memory memory;
   for (index_t r = range.row_begin, rows = 0; r < range.row_end; r += rows) {
-    index_t base[max_arguments];
-    const index_t i = row_offsets(args, space.order, r, base);
-    rows = tile.extent[0] = std::min({rows_of_tile, args.extent[across] - i, range.row_end - r});
+    const row_offsets base = offsets_of(args, r, 0, last);
+    rows = tile.extent[0] =
+        std::min({rows_of_tile, args.extent[across] - r % args.extent[across], range.row_end - r});
     for (index_t c = range.begin; c < range.end; c += columns_of_tile) {
       const index_t columns = tile.extent[1] = std::min(columns_of_tile, range.end - c);
       for (int a = 0; a < args.arguments; ++a)
-        tile.pointer[a] = address(args, access, a, base[a] + c * args.stride[a][last]);
-      for (int k = 0; k < space.count; ++k) {
-        const int a = space.transposed[k];
+        tile.pointer[a] = address(args, access, a, base.at[a] + c * args.stride[a][last]);
+      for (int k = 0; k < transposed.count; ++k) {
+        const int a = transposed.number[k];
         const void* const from = std::exchange(tile.pointer[a], memory.part(k, most_transposed));
         with_type_of(access.bytes[a], [&]<class T>(T) {
           transpose_tile(static_cast<const T*>(from), args.stride[a][last], static_cast<T*>(tile.pointer[a]),
