@@ -65,6 +65,10 @@ using rebind = vec<T, lane_count<V>>;
 template <class V>
 using mask_of = rebind<V, std::int32_t>;
 
+/// Integers of the width of the lanes of V, of 4 or 8 bytes.
+template <class V>
+using integers_of = rebind<V, std::conditional_t<sizeof(lane<V>) == 8, std::int64_t, std::int32_t>>;
+
 /// x in every lane.
 template <class V>
 WEFT_INLINE V splat(lane<V> x) {
@@ -149,7 +153,7 @@ template <class V>
   requires((sizeof(V) == 16 || sizeof(V) == 32) && sizeof(lane<V>) >= 4)
 struct partial<V> {
   using T = lane<V>;
-  using I = rebind<V, std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>>;
+  using I = integers_of<V>;
   using memory = char[sizeof(V)];
   static constexpr bool by_mask = true;
   static WEFT_INLINE V load(const T* p, index_t n) {
@@ -182,13 +186,23 @@ WEFT_INLINE void store_some(lane<V>* p, const V& v, index_t n) {
   else detail::partial<V>::store(p, v, n);
 }
 
+#if defined(__clang__)
+namespace detail {
+template <class V, int... I>
+WEFT_INLINE V reversed(V v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (static_cast<int>(sizeof...(I)) - 1 - I)...);
+}
+}  // namespace detail
+#endif
+
 /// The lanes in reverse order.
 template <class V>
 WEFT_INLINE V reversed(V v) {
-  constexpr int lanes = lane_count<V>;
-  return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
-    return __builtin_shufflevector(v, v, (lanes - 1 - I)...);
-  }(std::make_integer_sequence<int, lanes>{});
+#if defined(__clang__)
+  return detail::reversed(v, std::make_integer_sequence<int, lane_count<V>>{});
+#else
+  return __builtin_shuffle(v, lane_count<V> - 1 - iota<integers_of<V>>());
+#endif
 }
 
 /// Converts the lanes to type To.

@@ -85,8 +85,23 @@ WEFT_INLINE R lane_of(const T* p) {
   else return static_cast<R>(*p);
 }
 
+/// Loads `n` contiguous elements; the remaining lanes are zero.
 template <class T, class V>
-V load_as(const T* p, index_t stride, index_t n);
+WEFT_INLINE V load_contiguous(const T* p, index_t n) {
+  constexpr int lanes = simd::lane_count<V>;
+  using R = simd::lane<V>;
+  if constexpr (std::is_same_v<T, bool>) {
+    return -simd::load_bytes<V>(reinterpret_cast<const std::uint8_t*>(p), n);
+  } else if constexpr (std::is_same_v<T, std::uint8_t>) {
+    return simd::load_bytes<V>(p, n);
+  } else if constexpr (is_storage_type<T>) {
+    return simd::load_stored<V>(p, n);
+  } else {
+    const auto raw = simd::load_some<simd::vec<T, lanes>>(p, n);
+    if constexpr (std::is_same_v<T, R>) return raw;
+    else return __builtin_convertvector(raw, V);
+  }
+}
 
 /// Loads `n` elements at stride `stride`; the remaining lanes are zero. A function, as kernels have many
 /// loads.
@@ -95,7 +110,7 @@ template <class T, class V>
   constexpr int lanes = simd::lane_count<V>;
   using R = simd::lane<V>;
   if (stride == 0) return simd::first_lanes<V>(simd::splat<V>(lane_of<T, R>(p)), V{}, n);
-  if (n == lanes && stride == -1) return simd::reversed(load_as<T, V>(p - (lanes - 1), 1, lanes));
+  if (n == lanes && stride == -1) return simd::reversed(load_contiguous<T, V>(p - (lanes - 1), lanes));
   if (n == lanes)
     return [&]<int... I>(std::integer_sequence<int, I...>) {
       return V{lane_of<T, R>(p + I * stride)...};
@@ -111,25 +126,8 @@ template <class T, class V>
 /// The same, inlined where the stride is 1.
 template <class T, class V>
 WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
-  constexpr int lanes = simd::lane_count<V>;
-  using R = simd::lane<V>;
-  if constexpr (lanes == 1) {
-    return lane_of<T, R>(p);
-  } else if (stride == 1) {
-    if constexpr (std::is_same_v<T, bool>) {
-      return -simd::load_bytes<V>(reinterpret_cast<const std::uint8_t*>(p), n);
-    } else if constexpr (std::is_same_v<T, std::uint8_t>) {
-      return simd::load_bytes<V>(p, n);
-    } else if constexpr (is_storage_type<T>) {
-      return simd::load_stored<V>(p, n);
-    } else {
-      const auto raw = simd::load_some<simd::vec<T, lanes>>(p, n);
-      if constexpr (std::is_same_v<T, R>) return raw;
-      else return __builtin_convertvector(raw, V);
-    }
-  } else {
-    return load_strided<T, V>(p, stride, n);
-  }
+  if constexpr (simd::lane_count<V> == 1) return lane_of<T, simd::lane<V>>(p);
+  else return stride == 1 ? load_contiguous<T, V>(p, n) : load_strided<T, V>(p, stride, n);
 }
 
 /// Stores the first `n` lanes to contiguous memory.

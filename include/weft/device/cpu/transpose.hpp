@@ -32,7 +32,7 @@ inline constexpr V exchange_mask<V, Distance, Upper, std::integer_sequence<int, 
     exchanged_lane<Distance, Upper, sizeof...(L)>(L)...};
 template <int Distance, bool Upper, class V, class Lanes>
 WEFT_INLINE V exchanged(V a, V b, Lanes) {
-  using mask = simd::rebind<V, std::conditional_t<sizeof(simd::lane<V>) == 8, std::int64_t, std::int32_t>>;
+  using mask = simd::integers_of<V>;
   return __builtin_shuffle(a, b, exchange_mask<mask, Distance, Upper, Lanes>);
 }
 #endif
