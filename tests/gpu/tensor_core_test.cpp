@@ -357,10 +357,21 @@ class on_device {
     where->upload(memory.back().data(), all.data(), all.size());
     return t;
   }
-  /// The elements of what was placed last but `back`, in the order of its memory from the first one.
+  /// The elements of what was placed; those between them must be as they were.
   oracle::array read(const strided& t) const {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(t.size() * size_of(t.type)));
-    where->download(bytes.data(), t.pointer, bytes.size());
+    const auto size = static_cast<std::size_t>(size_of(t.type));
+    index_t all = 1;
+    for (int d = 0; d < t.extents.order; ++d) all += (t.extents[d] - 1) * t.stride[d];
+    std::vector<std::byte> memory(static_cast<std::size_t>(std::max<index_t>(all, 0)) * size), bytes;
+    where->download(memory.data(), t.pointer, memory.size());
+    for (index_t i = 0; i < t.size(); ++i) {
+      std::byte* const at =
+          memory.data() + element_offset(t.extents, t.stride, 0, t.extents.order, i) * size_of(t.type);
+      bytes.insert(bytes.end(), at, at + size);
+      std::fill_n(at, size, std::byte{0xff});
+    }
+    CHECK(std::count(memory.begin(), memory.end(), std::byte{0xff}) ==
+          static_cast<std::ptrdiff_t>(memory.size()));
     return oracle::decoded(t.type, t.extents, bytes.data());
   }
 
@@ -407,7 +418,7 @@ results computed(const device& d, const problem& p, bool hides, const drawn_oper
                 g = m.put(x.g, p.stored), y = m.place(type, of_q, out),
                 sums = m.place(dtype::f32, {3, {of_q[0], of_q[2], of_q[1]}}, order::in_order);
   const std::vector<strided> in{q, k, v, y, sums, g}, value{y, sums},
-      back{m.place(type, of_q, out), m.place(type, of_k, out), m.place(type, of_k, out)};
+      back{m.place(type, of_q, p.stored), m.place(type, of_k, p.stored), m.place(type, of_k, p.stored)};
   const attributes at{{hides, p.first}, 2};
   d->call_native("attention", {.op = native_op::attention}, {{in.data(), 3}, value, at, 0});
   native_operands backward{in, back, at, 0};

@@ -159,6 +159,8 @@ struct native_code {
   /// Messages with other ranks: executed by the strategy's hooks (run/execution_hooks.hpp), or, where there
   /// is one rank, by `cpu` and `text`; without these it is a copy.
   exchange messages = exchange::none;
+  /// Whether its results may have any strides without overlaps; otherwise they are contiguous.
+  bool any_result_strides = false;
   /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
   bool repeats = false;
   /// Threads of a group, if the threads of a group cooperate, by SHARED_MEMORY and BARRIER: then the text is

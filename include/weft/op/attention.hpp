@@ -67,7 +67,7 @@ struct attention_backward : rule<6> {
   static constexpr auto divides = "b.h. b.h. b.h. b.h. bh. b.h. -> b.h. b.h. b.h.";
   static constexpr int results = 3, cotangents = 3;
   static constexpr unsigned extents = 0b10;
-  static constexpr native_code code{.op = native_op::attention_backward};
+  static constexpr native_code code{.any_result_strides = true, .op = native_op::attention_backward};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};

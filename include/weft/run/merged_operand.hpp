@@ -2,7 +2,7 @@
 // Copies that products make unnecessary: a device that multiplies merged operands (backend.hpp) reads what
 // would be copied, such as the windows of an image.
 //
-//   const elided_copies copied = find_elided_copies(plan, [&](int value) -> const layout& { ... });
+//   const elided_copies copied = find_elided_copies(plan, layouts);
 //   copied[value]                               // the value that is read instead; -1: `value` itself
 #pragma once
 
@@ -68,14 +68,15 @@ constexpr merged_operand merge_operand(const layout& operand, const layout& from
   return m;
 }
 
-/// Copies that are not made, by value: what is read instead of it; -1 for all others.
+/// Values that have no memory of their own, since copies are not made: the value in whose memory they are; -1
+/// for all others. A copy is read where it would have been made from, a part of a concat is computed where it
+/// would have been copied to (run/concat_parts.hpp).
 using elided_copies = sequence<int>;
 
 /// The copies of a program that repeat elements and that products alone read, which can read these from where
 /// they were copied. Other copies cost less than products that read their operands in pieces.
-/// layout_of(i) is the layout of value i.
-template <class LayoutOf>
-constexpr elided_copies find_elided_copies(const lower::plan_view& p, const LayoutOf& layout_of) {
+/// `layouts`: of each value.
+constexpr elided_copies find_elided_copies(const lower::plan_view& p, const sequence<layout>& layouts) {
   elided_copies copied(static_cast<int>(p.values.size()), -1);
   const auto operand = [&](const lower::step_entry& s, int k) {
     return p.operands[static_cast<std::size_t>(s.first_operand + k)];
@@ -84,27 +85,29 @@ constexpr elided_copies find_elided_copies(const lower::plan_view& p, const Layo
     if (!copy.is_copy) continue;
     const int from = operand(copy, 0), made = operand(copy, 1);
     bool elided = p.values[static_cast<std::size_t>(made)].output < 0 &&
-                  layout_of(from).extents == layout_of(made).extents &&
-                  !has_distinct_elements(layout_of(from));
+                  layouts[from].extents == layouts[made].extents &&
+                  !has_distinct_elements(layouts[from]);
     for (const lower::step_entry& s : p.steps)
       for (int k = 0; k < s.inputs && elided; ++k)
         if (lower::base_of(p, operand(s, k)) == made)
           elided = s.kind == lower::step_kind::contraction && !s.in_slices &&
-                   merge_operand(layout_of(operand(s, k)), layout_of(from)).possible;
+                   merge_operand(layouts[operand(s, k)], layouts[from]).possible;
     if (elided) copied[made] = from;
   }
   return copied;
 }
 
-/// The first and the last step that access value `id` where these copies are not made: none of a copy; of
-/// what it would be copied from, those that read it.
-constexpr lifetime steps_of(const lower::plan_view& p, const elided_copies& copied, int id) {
-  if (copied[id] >= 0) return {};
+/// The first and the last step that access the memory of value `id`, if it has its own.
+constexpr lifetime steps_of(const lower::plan_view& p, const elided_copies& elided, int id) {
+  if (elided[id] >= 0) return {};
   const lower::value_entry& v = p.values[static_cast<std::size_t>(id)];
   lifetime steps{v.first_step, v.last_step};
-  for (int copy = 0; copy < copied.size(); ++copy)
-    if (copied[copy] >= 0 && lower::base_of(p, copied[copy]) == id)
-      steps.last = std::max(steps.last, p.values[static_cast<std::size_t>(copy)].last_step);
+  for (int other = 0; other < elided.size(); ++other)
+    if (elided[other] >= 0 && lower::base_of(p, elided[other]) == id) {
+      const lower::value_entry& within = p.values[static_cast<std::size_t>(other)];
+      steps.first = std::min(steps.first, within.first_step);
+      steps.last = std::max(steps.last, within.last_step);
+    }
   return steps;
 }
 

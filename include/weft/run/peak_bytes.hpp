@@ -15,7 +15,7 @@
 
 #include <weft/device/counting.hpp>
 #include <weft/device/device.hpp>
-#include <weft/run/merged_operand.hpp>
+#include <weft/run/concat_parts.hpp>
 #include <weft/run/program.hpp>
 
 namespace weft {
@@ -39,8 +39,9 @@ consteval std::size_t peak_bytes() {
                                                       : contiguous_layout(numbers, v.result.extents));
     if (v.where == lower::storage::view) make_view(numbers, v.view, v.at, v.result.extents, layouts.back());
   }
-  const auto copied = runtime::find_elided_copies(p, [&](int v) -> const layout& { return layouts[v]; });
-  const auto lifetime_of = [&](int v) { return runtime::steps_of(p, copied, v); };
+  runtime::elided_copies elided = runtime::find_elided_copies(p, layouts);
+  runtime::place_concat_parts(p, layouts, elided);
+  const auto lifetime_of = [&](int v) { return runtime::steps_of(p, elided, v); };
   const std::size_t arena = runtime::plan_arena(p, bytes_of, lifetime_of).bytes;
   std::size_t bytes = arena ? caching_allocator::size_class(arena) : 0;
   for (int o : p.outputs) bytes += caching_allocator::size_class(bytes_of(o));

@@ -16,7 +16,7 @@
 #include <weft/lower/plan.hpp>
 #include <weft/run/execution_hooks.hpp>
 #include <weft/run/joined_product.hpp>
-#include <weft/run/merged_operand.hpp>
+#include <weft/run/concat_parts.hpp>
 #include <weft/run/step_observer.hpp>
 #include <weft/run/symbols.hpp>
 #include <weft/run/tapped.hpp>
@@ -151,7 +151,7 @@ class specialization {
     int number = 0;           // of a kernel, among the kernels
     bool has_scratch = false;  // of a native op
     joined_product joined{};  // of a product
-    bool is_elided = false;   // a copy that is not made
+    bool is_elided = false;   // a copy, or a concat, that has nothing to do
     bool done = false;        // in this run, together with a product
   };
 
@@ -188,11 +188,13 @@ class specialization {
   attributes resolved(attributes at, unsigned extents) const;
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
   const layout& layout_of(int id) const { return layouts_[id]; }
-  /// The value in whose memory `id` is read.
+  /// The value in whose memory `id` is.
   int base_of(int id) const {
-    const int base = lower::base_of(plan_, id), copied = copied_[base];
-    return copied < 0 ? base : lower::base_of(plan_, copied);
+    const int base = lower::base_of(plan_, id), within = elided_[base];
+    return within < 0 ? base : lower::base_of(plan_, within);
   }
+  /// Whether `id` has no memory of its own.
+  bool is_elsewhere(int id) const { return elided_[lower::base_of(plan_, id)] >= 0; }
   any_number number(int id, const recycled_vector<any_number>& numbers) const;
 
   [[gnu::cold]] void lay_out();
@@ -297,7 +299,7 @@ class specialization {
   sequence<void*> leaves_;
   sequence<output_memory> outputs_;
   sequence<layout> layouts_;                // by value
-  elided_copies copied_;
+  elided_copies elided_;
   sequence<merged_dims> merged_;            // by operand, if copies are not made
   sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;

@@ -51,6 +51,20 @@ TEST_CASE("of expressions whose extents are in their types, as a constant") {
   check_constant<extents<64, 10>>([](auto x) {
     return sum(grad([](auto at) { return sum(square(softmax(matmul(at, transpose(at))))); }, x));
   });
+  check_constant<extents<2, 16, 96>>([](auto x) {  // the cotangents of attention are parts of a concat
+    return sum(grad(
+        [](auto at) {
+          return let(at * 2.0f, [](auto all) {
+            const auto part = [&]<int I>(std::integral_constant<int, I>) {
+              return reshape<2, 16, 4, 8>(chunk<-1, 3, I>(all));
+            };
+            using std::integral_constant;
+            return sum(attention<causal>(part(integral_constant<int, 0>{}), part(integral_constant<int, 1>{}),
+                                         part(integral_constant<int, 2>{})));
+          });
+        },
+        x));
+  });
   static_assert(peak_bytes<decltype(std::declval<tensor<float, extents<8, 4>>>() * 2.0f)>() ==
                 8 * 4 * sizeof(float));
 }

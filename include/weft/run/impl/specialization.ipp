@@ -18,16 +18,17 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
       leaves_(p.leaves, nullptr),
       outputs_(count_of(p.outputs), {}),
       layouts_(count_of(p.values), {}),
-      copied_(count_of(p.values), -1),
+      elided_(count_of(p.values), -1),
       sources_(count_of(p.operands), {}),
       tensors_(count_of(p.operands), {}),
       steps_(count_of(p.steps), {}) {
   lay_out();
   if (device.multiplies_merged()) {
-    copied_ = find_elided_copies(p, [&](int id) -> const layout& { return layout_of(id); });
-    if (std::any_of(copied_.begin(), copied_.end(), [](int id) { return id >= 0; }))
+    elided_ = find_elided_copies(p, layouts_);
+    if (std::any_of(elided_.begin(), elided_.end(), [](int id) { return id >= 0; }))
       merged_ = sequence<merged_dims>(count_of(p.operands), {});
   }
+  place_concat_parts(p, layouts_, elided_);
   for (int i = 0; i < layouts_.size(); ++i)
     if (value(i).where == storage::leaf) reads_.push_back(reach(i));
   for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
@@ -44,7 +45,7 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
   arena_ = plan_arena(
       p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); },
       [&](int id) {
-        const lifetime steps = steps_of(p, copied_, id);
+        const lifetime steps = steps_of(p, elided_, id);
         return steps.first < 0 ? steps : lifetime{launch_of[steps.first], launch_of[steps.last]};
       });
   for (int s = 0; s < steps_.size(); ++s) prepare(*steps_[s].entry, kernels, steps_[s]);
@@ -225,7 +226,7 @@ WEFT_DEFINE strided specialization::copied_view(void* leaf) const {
 }
 
 WEFT_DEFINE void specialization::read_where_copied(int i) {
-  const int id = plan_.operands[static_cast<std::size_t>(i)], copied = copied_[lower::base_of(plan_, id)];
+  const int id = plan_.operands[static_cast<std::size_t>(i)], copied = elided_[lower::base_of(plan_, id)];
   const merged_operand m = merge_operand(layout_of(id), layout_of(copied));
   sources_[i] = source_of(copied);
   std::copy_n(m.stride, tensors_[i].extents.order, tensors_[i].stride);
@@ -242,9 +243,13 @@ WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<c
     const int id = plan_.operands[static_cast<std::size_t>(i)];
     sources_[i] = source_of(id);
     if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
-    if (copied_[lower::base_of(plan_, id)] < 0) continue;
+    if (!is_elsewhere(id)) continue;
     if (s.kind == step_kind::kernel) ready.is_elided = true;
-    else read_where_copied(i);
+    else if (s.kind == step_kind::contraction) read_where_copied(i);
+  }
+  if (s.kind == step_kind::concat) {
+    const std::span<const int> parts = operands_of(s).first(static_cast<std::size_t>(s.inputs));
+    ready.is_elided = std::all_of(parts.begin(), parts.end(), [&](int id) { return is_elsewhere(id); });
   }
   if (s.kind == step_kind::kernel)
     prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);

@@ -198,12 +198,16 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s,
     const strided& out = t[inputs];
     const int dim = normalized_dim(s.at[0], out.extents.order);
     index_t start = 0;
-    recycled_vector<strided> parts;
-    for (const strided& from : t.first(inputs)) {
-      parts.push_back(part_of(out, dim, start, from.extents[dim], 1));
-      start += from.extents[dim];
+    recycled_vector<strided> from, to;
+    for (std::size_t k = 0; k < inputs; ++k) {
+      const index_t count = t[k].extents[dim];
+      if (!is_elsewhere(operands_of(e)[k])) {
+        from.push_back(t[k]);
+        to.push_back(part_of(out, dim, start, count, 1));
+      }
+      start += count;
     }
-    device.copy_together(t.first(inputs), {parts.data(), parts.size()});
+    device.copy_together({from.data(), from.size()}, {to.data(), to.size()});
   } else {
     device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
     strided inside = t[1];
