@@ -85,8 +85,7 @@ constexpr elided_copies find_elided_copies(const lower::plan_view& p, const sequ
     if (!copy.is_copy) continue;
     const int from = operand(copy, 0), made = operand(copy, 1);
     bool elided = p.values[static_cast<std::size_t>(made)].output < 0 &&
-                  layouts[from].extents == layouts[made].extents &&
-                  !has_distinct_elements(layouts[from]);
+                  layouts[from].extents == layouts[made].extents && !has_distinct_elements(layouts[from]);
     for (const lower::step_entry& s : p.steps)
       for (int k = 0; k < s.inputs && elided; ++k)
         if (lower::base_of(p, operand(s, k)) == made)

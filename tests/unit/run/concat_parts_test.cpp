@@ -41,8 +41,8 @@ variable<T, Extents> as_variable(const tensor<T, Extents>& x) {
   return variable<T, Extents>(x);
 }
 
-/// The loss of attention to parts of twice a tensor, drawn with these extents, with the gradient of each part,
-/// as in one tensor and as in separate ones; `concats`: how many are executed for the former.
+/// The loss of attention to parts of twice a tensor, drawn with these extents, with the gradient of each
+/// part, as in one tensor and as in separate ones; `concats`: how many are executed for the former.
 template <element T, class Extents, class Parts>
 void check_parts(context& c, const Extents& extents, int concats, const Parts& parts_of) {
   variable<T, Extents> half(randn<T>(extents, {.seed = 3}, c.where()));
