@@ -28,10 +28,6 @@ WEFT_INLINE V polynomial(V x, const T (&c)[N]) {
   return sum;
 }
 
-/// Integers of the width of the lanes of V.
-template <class V>
-using integers_of = rebind<V, std::conditional_t<is_f32<V>, std::int32_t, std::int64_t>>;
-
 /// 2 to the power n, if that is a normal number.
 template <class V>
 WEFT_INLINE V power_of_two(integers_of<V> n) {
