@@ -147,3 +147,66 @@ TEST_CASE("heads before positions are copied") {
     return std::tuple{heads(chunk<-1, 3, 0>(x)), heads(chunk<-1, 3, 1>(x)), heads(chunk<-1, 3, 2>(x))};
   });
 }
+
+namespace {
+/// Three times x, an op with results of any strides.
+struct tripled : op::rule<1> {
+  static constexpr auto kind = op::op_kind::native;
+  static constexpr auto name = "tripled";
+  static void on_cpu(const native_call& call) {
+    const strided &x = call.in[0], &y = call.out[0];
+    for (index_t i = 0; i < x.extents[0]; ++i)
+      for (index_t j = 0; j < x.extents[1]; ++j)
+        y.data<float>()[i * y.stride[0] + j * y.stride[1]] =
+            3 * x.data<const float>()[i * x.stride[0] + j * x.stride[1]];
+  }
+  static constexpr native_code code{
+      .cpu = &on_cpu,
+      .text = R"(
+        long i = item / in0_extent(1), j = item % in0_extent(1);
+        out0_store(i * out0_stride(0) + j * out0_stride(1), 3 * in0_load(i * in0_stride(0) + j * in0_stride(1)));
+      )",
+      .any_result_strides = true};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    return {operands[0].extents.order == 2, operands[0], operands[0].type == dtype::f32};
+  }
+};
+
+void check_custom_op(context& c) {
+  using matrix = extents<dyn, dyn>;
+  const auto drawn = [&](const matrix& e, std::uint64_t seed) {
+    return randn<float>(e, {.seed = seed}, c.where());
+  };
+  const auto x = drawn({5, 3}, 1), y = drawn({5, 4}, 2), z = drawn({5, 2}, 3);
+  const auto thrice = [](const auto& e) { return apply<tripled>(e); };
+  const auto value_of = [&](const auto& e, int concats) {
+    const concats_seen seen;
+    const auto value = eval(e, c);
+    CHECK(seen.count == concats);
+    return oracle::read(value);
+  };
+  const auto expected = [](const auto& e) { return oracle::value(e); };
+  const auto t = [](const auto& e) { return e * 3.0f; };
+  CHECK(same_bits(value_of(concat<1>(thrice(x), thrice(y)), 0), expected(concat<1>(t(x), t(y)))));
+  CHECK(same_bits(value_of(concat<1>(thrice(x), z, thrice(y)), 1), expected(concat<1>(t(x), z, t(y)))));
+  CHECK(same_bits(value_of(let(concat<1>(z, thrice(x)), [](auto v) { return v + exp(v) * 0.0f; }), 1),
+                  expected(concat<1>(z, t(x)))));
+  // Read twice, or in another order: copied.
+  CHECK(same_bits(value_of(let(thrice(x), [](auto v) { return concat<1>(v, v); }), 1),
+                  expected(concat<1>(t(x), t(x)))));
+  CHECK(same_bits(value_of(let(thrice(x), [](auto v) { return concat<1>(v, exp(v * 0.0f)); }), 1),
+                  expected(concat<1>(t(x), exp(x * 0.0f)))));
+  CHECK(same_bits(value_of(concat<1>(transpose(thrice(x)), transpose(thrice(x + 1.0f))), 1),
+                  expected(concat<1>(transpose(t(x)), transpose(t(x + 1.0f))))));
+}
+}  // namespace
+
+TEST_CASE("results of an op of one's own") {
+  context here;
+  check_custom_op(here);
+  if (const device* const d = test::tested_device()) {
+    context there(*d);
+    check_custom_op(there);
+  }
+}
