@@ -160,13 +160,12 @@ struct tripled : op::rule<1> {
         y.data<float>()[i * y.stride[0] + j * y.stride[1]] =
             3 * x.data<const float>()[i * x.stride[0] + j * x.stride[1]];
   }
-  static constexpr native_code code{
-      .cpu = &on_cpu,
-      .text = R"(
+  static constexpr native_code code{.cpu = &on_cpu,
+                                    .text = R"(
         long i = item / in0_extent(1), j = item % in0_extent(1);
         out0_store(i * out0_stride(0) + j * out0_stride(1), 3 * in0_load(i * in0_stride(0) + j * in0_stride(1)));
       )",
-      .any_result_strides = true};
+                                    .any_result_strides = true};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {operands[0].extents.order == 2, operands[0], operands[0].type == dtype::f32};
