@@ -66,11 +66,12 @@ class sequence {
  private:
   static constexpr T* new_elements(int n) { return new T[static_cast<unsigned>(n)]; }
   constexpr void grow() {
-    room_ = room_ ? 2 * room_ : 8;
-    T* larger = new_elements(room_);
+    const int room = room_ ? 2 * room_ : 8;
+    T* larger = new_elements(room);
     for (int i = 0; i < size_; ++i) larger[i] = std::move(data_[i]);
     delete[] data_;
     data_ = larger;
+    room_ = room;
   }
 
   T* data_ = nullptr;

@@ -9,8 +9,10 @@
 //   };
 #pragma once
 
-#include <algorithm>
+#include <charconv>
 #include <concepts>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,23 +51,38 @@ struct host {
   static device shared() { return default_device(); }
 };
 
-/// Held while a driver is asked for its devices, or opens one: not all can be by several threads at once.
-[[gnu::cold]] inline std::unique_lock<std::mutex> drivers_lock() {
-  static auto* const mutex = new std::mutex();
+/// Held while a driver is asked for its devices, or opens one: not all can be by several threads at once. A
+/// kind may ask another one.
+[[gnu::cold]] inline std::unique_lock<std::recursive_mutex> drivers_lock() {
+  static auto* const mutex = new std::recursive_mutex();
   return std::unique_lock(*mutex);
 }
 
-/// The number of the device that `o` asks for; without a rank the first one. Throws device_error if there is
-/// none.
+/// The number of this process among those of its machine, as its launcher says (LOCAL_RANK, or the variable
+/// of Open MPI); 0 if it does not. Throws usage_error if that is no number.
+[[gnu::cold]] inline int local_rank_of_process() {
+  for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"})
+    if (const char* const text = std::getenv(name)) {
+      int number = -1;
+      const char* const end = text + std::strlen(text);
+      const auto [read, bad] = std::from_chars(text, end, number);
+      if (bad != std::errc() || read != end || number < 0)
+        throw usage_error(std::string("weft: ") + name + "=" + text + ": expected a number, 0 or more");
+      return number;
+    }
+  return 0;
+}
+
+/// The number of the device that `o` asks for. Throws device_error if there is none.
 template <device_kind Kind>
 [[gnu::cold]] int device_number(const device_options& o) {
-  std::unique_lock lock = drivers_lock();
+  auto lock = drivers_lock();
   const auto count = static_cast<int>(Kind::list().size());
   lock.unlock();
   if (count == 0)
     throw device_error(std::string("weft: ") + Kind::name + ": this machine has no such device");
-  if (o.device < 0) return std::max(o.local_rank, 0) % count;
-  if (o.device >= count)
+  if (o.device == -1) return (o.local_rank >= 0 ? o.local_rank : local_rank_of_process()) % count;
+  if (o.device < 0 || o.device >= count)
     throw device_error(std::string("weft: there is no device ") + Kind::name + ":" +
                        std::to_string(o.device) + ": this machine has " + std::to_string(count));
   return o.device;
@@ -79,7 +96,7 @@ template <device_kind Kind>
     return Kind::shared();
   } else {
     static auto* const opened = new std::vector<std::optional<device>>();  // by number
-    const std::unique_lock lock = drivers_lock();
+    const auto lock = drivers_lock();
     const auto place = static_cast<std::size_t>(number);
     if (opened->size() <= place) opened->resize(place + 1);
     std::optional<device>& known = (*opened)[place];
@@ -90,14 +107,20 @@ template <device_kind Kind>
 
 /// In a policy: models, and contexts, are on devices of a kind.
 ///   policy<on<cuda>, precision::bf16, strategy::fully_sharded<3>>     // bind takes the GPU of each rank
-///   context_in<on<cuda>, precision::bf16> c;                          // the first one
+///   context_in<on<cuda>, precision::bf16> c;                          // that of LOCAL_RANK, else the first
 ///   const device second = on<cuda>::where({.device = 1});
 template <device_kind Kind>
 struct on {
   using kind = Kind;
   /// A device of this kind, the same handle for the whole process. Throws device_error if there is none, or
-  /// its driver does not work.
-  static device where(const device_options& o = {}) { return shared_device<Kind>(device_number<Kind>(o)); }
+  /// its driver does not work, usage_error if `o` has a number of threads: the handle is shared.
+  static device where(const device_options& o = {}) {
+    if (o.threads != 0)
+      refuse<usage_error>({"weft: ", Kind::name, ": ", o.threads,
+                           " threads: this device is one for the whole process; open_device(\"cpu\", {.threads "
+                           "= n}) opens another one"});
+    return shared_device<Kind>(device_number<Kind>(o));
+  }
 };
 
 }  // namespace weft

@@ -51,6 +51,7 @@ class caching_allocator {
   /// one.
   void describe(memory_block& block, const char* what, const memory_block* named = nullptr);
   void set_name(memory_block& block, std::shared_ptr<const std::string> name);
+  std::pair<const char*, std::shared_ptr<const std::string>> description_of(const memory_block& block) const;
 
   /// Another queue uses the block that holds this address: when it is freed, it is not reused before the use
   /// is over. A use is of one block, for which it may be noted again. False if the address is in no block of
@@ -197,6 +198,13 @@ class buffer {
     if (!block_) return;
     const bool together = like.block_ && like.block_->allocator == block_->allocator;
     block_->allocator->describe(*block_->of, what, together ? like.block_->of : nullptr);
+  }
+  /// The same as of `other`, on whichever device that is.
+  void describe_as(const buffer& other) const {
+    if (!block_ || !other.block_) return;
+    const auto [what, name] = other.block_->allocator->description_of(*other.block_->of);
+    block_->allocator->describe(*block_->of, what);
+    block_->allocator->set_name(*block_->of, name);
   }
   void set_name(const std::string& name) const {
     if (block_) block_->allocator->set_name(*block_->of, std::make_shared<const std::string>(name));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -45,15 +46,16 @@ struct compiled_kernel {
 /// with the offsets of the pointers.
 using parameters = std::vector<index_t>;
 
-/// Base of such devices. Contexts in several threads may share one: kernels and fault flag are protected by
-/// a lock, which is held until what uses them is queued.
+/// Base of such devices. Contexts in several threads may share one: kernels and reports of invalid operands
+/// are protected by a lock, which is held until what uses them is queued.
 class jit_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
   /// Elements are copied to staging memory, from where the device reads them after what was queued before. It
   /// is waited for only if they do not fit there.
   void upload(void* to, const void* from, std::size_t bytes) override;
-  /// Waits once. Throws value_error if a kernel has reported an invalid operand since the last wait.
+  /// Waits once. Throws value_error if a kernel of this thread has reported an invalid operand since its last
+  /// wait.
   void download(void* to, const void* from, std::size_t bytes) override {
     const host_copy one{to, from, bytes};
     finish({&one, 1});
@@ -91,6 +93,9 @@ class jit_backend : public backend {
  protected:
   static constexpr index_t max_groups = 4096;
 
+  /// What native ops of a thread refuse is reported in a word of its own, and thrown when that thread waits;
+  /// threads beyond so many share words.
+  static constexpr std::size_t fault_words = 64;
   /// Most random keys of recorded work.
   static constexpr std::size_t most_keys = 8192;
   /// What recorded work refers to besides memory of tensors.
@@ -98,7 +103,7 @@ class jit_backend : public backend {
     staging_memory uploads{};  // read by every execution
     void* keys = nullptr;      // device memory
     bool draws = false;        // whether kernels read keys
-    bool reports = false;      // whether native ops may report an invalid operand
+    std::bitset<fault_words> reports{};  // where native ops may report an invalid operand
   };
   /// For devices that record: what begin_recording does before, and end_recording after, the driver's calls.
   [[gnu::cold]] void begin_parts();
@@ -118,7 +123,7 @@ class jit_backend : public backend {
       upload(parts.keys, keys.data(), keys.size_bytes());
     }
     const std::lock_guard lock(mutex_);
-    natives_pending_ = natives_pending_ || parts.reports;
+    natives_pending_ |= parts.reports;
   }
   /// Throws usage_error if this thread is recording.
   void refuse_in_recording(const char* what) const {
@@ -179,8 +184,8 @@ class jit_backend : public backend {
     }
     unkept_.clear();
     kernels_.clear();
-    if (fault_) deallocate(fault_, sizeof(std::int32_t));
-    fault_ = nullptr;
+    if (faults_) deallocate(faults_, fault_bytes);
+    faults_ = nullptr;
     for (const auto& [memory, bytes] : tables_) deallocate(memory, bytes);
     tables_.clear();
     if (void* const memory = staging_.released()) free_staging(memory);
@@ -241,8 +246,11 @@ class jit_backend : public backend {
   kernel_cache cache_;
   std::vector<std::shared_ptr<compiled_kernel>> unkept_;
   staging_memory staging_;
-  void* fault_ = nullptr;
-  bool natives_pending_ = false;  // whether a native op was launched that no wait has asked about
+  static constexpr std::size_t fault_bytes = fault_words * sizeof(std::int32_t);
+  static std::size_t own_fault();
+  void* fault_word(std::size_t of) const { return static_cast<std::int32_t*>(faults_) + of; }
+  void* faults_ = nullptr;  // device memory
+  std::bitset<fault_words> natives_pending_;  // whether a native op was launched that no wait has asked about
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
     return set && *set && std::strcmp(set, "0") != 0;
@@ -252,7 +260,7 @@ class jit_backend : public backend {
   std::vector<std::pair<void*, std::size_t>> tables_;
   std::atomic<std::thread::id> recorder_{};
   std::unique_ptr<recorded_parts> recorded_;  // by the recorder
-  std::vector<std::string> faults_;  // messages by fault number less 1
+  std::vector<std::string> refusals_;  // messages by fault number less 1
 };
 
 /// Operand `k` of a call; results follow the inputs.

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include <weft/comm/environment.hpp>
 #include <weft/device/kind.hpp>
 #if WEFT_WITH_CUDA
 #include <weft/gpu/cuda.hpp>
@@ -79,9 +78,7 @@ template <class Kind>
 }
 template <class Kind>
 [[gnu::cold]] device open_kind(const char*, Kind*, const device_options& o) {
-  device_options chosen = o;
-  if (o.device < 0 && o.local_rank < 0) chosen.local_rank = launch_from_environment().local_rank;
-  return device(Kind::open(device_number<Kind>(chosen), o));
+  return device(Kind::open(device_number<Kind>(o), o));
 }
 
 }  // namespace detail

@@ -150,8 +150,8 @@ void zero_grad(M& m) {
   for (const auto& p : all) p->grad.reset();
 }
 
-/// Moves parameters and buffers to a device; gradients of what moves are dropped. To be called before
-/// training, as optimizers keep their state on the device of the parameter.
+/// Moves parameters, their gradients and buffers to a device; the state of an optimizer follows when it next
+/// updates them. If a device has not enough memory, what has been moved is there, and the rest is not.
 template <class M>
 void to(M& m, const device& where) {
   for (const auto& t : detail::states<detail::tensors_of::both>(m)) move_to(*t, where);

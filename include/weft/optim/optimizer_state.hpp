@@ -25,6 +25,8 @@ struct trained_model_law {
 };
 
 [[noreturn, gnu::cold]] void refuse_step(bool has_parameters);
+[[noreturn, gnu::cold]] void refuse_step(const std::string& parameter, const tensor_state& gradient,
+                                         const device& here);
 [[noreturn, gnu::cold]] void refuse_part(const char* optimizer, const std::string& name,
                                          const tensor_state& parameter);
 inline void require_gradients(const tensor_list& parameters) {

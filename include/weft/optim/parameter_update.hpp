@@ -139,20 +139,46 @@ template <class O>
   requires requires { O::saved_as; }
 inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 
-/// Updates a parameter if it has a gradient, and drops the gradient. A parameter kept on another device is
-/// moved to that of its gradient for the update, and is then not left to `together`.
+/// Updates a parameter if it has a gradient, and then drops the gradient. A parameter kept on another device
+/// is moved to that of its gradient for the update, and is then not left to `together`.
 template <element T, class O>
 void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale& scale, context& c,
                       runtime::joint_launch& together) {
-  const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
-  if (!grad || p->extents.size() == 0) return;
-  const device home = p->where;
-  const bool moves = !(home == grad->where) || o.state.is_kept_elsewhere();
-  move_to(*p, grad->where);
-  o.update(
-      parameter_update<T>(name, p, grad, scale, o.state, c, assigns_once<O> && !moves ? &together : nullptr));
-  move_to(*p, home);
-  o.state.updated();
+  const std::shared_ptr<tensor_state> grad = p->grad;
+  if (grad && p->extents.size() > 0) {
+    const device home = p->where;
+    const bool moves = !(home == grad->where) || o.state.is_kept_elsewhere();
+    move_to(*p, grad->where);
+    try {
+      o.update(parameter_update<T>(name, p, grad, scale, o.state, c,
+                                   assigns_once<O> && !moves ? &together : nullptr));
+    } catch (...) {
+      move_to(*p, home);
+      throw;
+    }
+    p->grad.reset();
+    move_to(*p, home);
+    o.state.updated();
+  }
+  p->grad.reset();
+}
+
+/// Throws device_error if a gradient is on another device than the context, which computes the updates.
+inline void check_devices(const state_dict_t& parameters, const context& c) {
+  for (const auto& [name, p] : parameters)
+    if (p->grad && !(p->grad->where == c.where())) refuse_step(name, *p->grad, c.where());
+}
+
+/// One step, which does not count if it fails.
+template <class Update>
+void in_one_step(std::int64_t& steps, const Update& update) {
+  ++steps;
+  try {
+    update();
+  } catch (...) {
+    --steps;
+    throw;
+  }
 }
 
 template <class O>
@@ -168,14 +194,16 @@ void check_settings(const O& o, const state_dict_t& parameters) {
 
 /// One step of `o` on every parameter of `model` that has a gradient, of any floating type. Gradients are
 /// multiplied by `scale`, such as 1 / number of micro-batches or a clipping factor, and dropped afterwards.
-/// Throws usage_error if no parameter has a gradient, value_error for settings out of range.
+/// Throws usage_error if no parameter has a gradient, value_error for settings out of range, and, before any
+/// change, device_error if `c` is of another device. If an update fails, as for want of memory, that
+/// parameter and those after it keep their gradients, and another call completes the step.
 template <optimizer_like O, class Model>
   requires(!std::same_as<std::remove_const_t<Model>, state_dict_t>)
 void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c = default_context()) {
   detail::check_settings(o);
   const state_dict_t& named = o.state.to_update(model);
   detail::check_settings(o, named);
-  ++o.steps;
+  detail::check_devices(named, c);
   std::size_t next = 0;
   runtime::joint_launch together(c, "optimizer step");
   const auto visit = [&](detail::no_path, const auto& p) {
@@ -184,8 +212,10 @@ void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c 
     if constexpr (is_floating(dtype_of<parameter_type>))
       detail::update_parameter<parameter_type>(o, name, p.state(), scale, c, together);
   };
-  detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, visit);
-  together.launch();
+  detail::in_one_step(o.steps, [&] {
+    detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, visit);
+    together.launch();
+  });
 }
 
 /// The same for f32 parameters by name, none of which needs a gradient. A template, so that programs that
@@ -200,10 +230,12 @@ void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scal
       refuse<value_error>({"weft: optimizer: parameter ", name, " is ", name_of(p->type), ", not f32"});
   o.state.to_update(parameters);
   detail::check_settings(o, parameters);
-  ++o.steps;
+  detail::check_devices(parameters, c);
   runtime::joint_launch together(c, "optimizer step");
-  for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);
-  together.launch();
+  detail::in_one_step(o.steps, [&] {
+    for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);
+    together.launch();
+  });
 }
 
 }  // namespace weft

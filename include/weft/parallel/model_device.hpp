@@ -25,11 +25,15 @@ template <class Plan, class Model>
 void place_model(Model& model, const communicator& ranks, device_options o) {
   using chosen = typename Plan::device_type;
   if constexpr (!std::is_void_v<chosen>) {
-    if (o.device < 0 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
+    if (o.device == -1 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
     to(model, chosen::where(o));
-  } else if (o.device >= 0) {
+  } else if (o.device != -1) {
     refuse<usage_error>({"weft: bind: device ", o.device,
                          " is of a kind that the policy has to choose: policy<on<cuda>, ...>"});
+  } else if (o.threads != 0) {
+    refuse<usage_error>({"weft: bind: ", o.threads,
+                         " threads: a model stays on its device: create it on open_device(\"cpu\", {.threads = "
+                         "n})"});
   }
 }
 }  // namespace detail

@@ -28,7 +28,9 @@ template <class Program>
 inline constexpr executable executable_of{Program::plan, Program::kernels};
 
 namespace detail {
-[[noreturn, gnu::cold]] void refuse_device(std::size_t number, const tensor_state& t, const device& here);
+/// `what`: "operand", "target" or the like.
+[[noreturn, gnu::cold]] void refuse_device(const char* what, std::size_t number, const tensor_state& t,
+                                           const device& here);
 
 /// Passes the memory of the leaves to the program.
 void set_leaves(const context& c, specialization& i, const tensor_list& leaves);

@@ -186,10 +186,8 @@ class basic_tape_entries {
 
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y);
   [[noreturn, gnu::cold]] static void refuse_constant(const tensor_state& y);
-  /// Whether a tape recorded the value, and can no longer give gradients to what it was computed from.
-  static bool has_lost_entry(const tensor_state& t) {
-    return t.on_tape == tape_status::lost || t.on_tape == tape_status::consumed;
-  }
+  /// Whether a tape recorded the value, and cannot give gradients to what it was computed from.
+  static bool has_lost_entry(const tensor_state& t) { return t.on_tape >= tape_status::consumed; }
   [[noreturn, gnu::cold]] static void refuse_lost_entry(const tensor_state& operand);
   /// Throws usage_error in a backward pass of this tape, as in a gradient hook.
   void require_idle(const char* what) const {

@@ -20,8 +20,8 @@ namespace detail {
 /// view.
 [[gnu::cold]] bool merges_dims_of(const shape& target, const shape& value);
 
-[[gnu::cold]] void check_target(const tensor_state& target, std::size_t number, const shape& extents,
-                                dtype type);
+[[gnu::cold]] void check_target(const context& c, const tensor_state& target, std::size_t number,
+                                const shape& extents, dtype type);
 
 /// Whether a program copies a view of a tensor whose elements are all different ones.
 constexpr bool copies_distinct_elements(const plan_view& p) {
@@ -75,7 +75,8 @@ void execute_into(context& c, const executable& p, const operands& o, const tens
 /// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e` and may
 /// overlap: all values are computed from the old elements; if targets overlap each other, the last one holds.
 /// Computed in place if each element depends on no other element of the target, else through a buffer; its
-/// kernel may be left to `together`. Throws shape_error, with nothing written, if a target does not fit.
+/// kernel may be left to `together`. Throws, with nothing written, shape_error if a target does not fit, device_error if
+/// it is on another device than the context.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e,
             runtime::launch_collector* together = nullptr) {

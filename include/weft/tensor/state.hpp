@@ -24,8 +24,8 @@ struct initializer {
 };
 
 /// Whether a value was computed by a tape, and whether a backward pass may start from it: not if its tape has
-/// ended without one (lost).
-enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed, lost };
+/// ended without one (lost), or it is a copy, on another device, of what the tape recorded (copied).
+enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed, lost, copied };
 
 /// The tensor that a shard belongs to.
 struct division {

@@ -154,11 +154,14 @@ class tensor : public expression_base {
     return value;
   }
 
-  /// A copy of the elements on another device, or this tensor if it is on that device already.
+  /// A copy of the elements on another device, or this tensor if it is on that device already. That of a
+  /// variable or parameter is another one, with gradients of its own; a tape cannot read that of a value it
+  /// has recorded, as no gradient would come back.
   tensor to(const device& where) const {
     if (state()->where == where) return *this;
     tensor copy(alias_of(*state()));
     move_to(*copy.state(), where);
+    if (copy.state()->on_tape == tape_status::recorded) copy.state()->on_tape = tape_status::copied;
     return copy;
   }
 

@@ -21,6 +21,36 @@ static_assert([] {
   return s.size() == 22 && copy.size() == 21 && s.back() == 1 && s.contains(2);
 }());
 
+namespace {
+/// An element for which there is no memory while `left` is 0.
+struct scarce {
+  static inline int left = 0;
+  int value = 0;
+  scarce() {
+    if (left-- == 0) throw std::bad_alloc();
+  }
+  explicit scarce(int v) : value(v) {}
+};
+}  // namespace
+
+TEST_CASE("sequence: an element for which there is no memory is not appended") {
+  for (int left = 0; left < 64; ++left) {
+    sequence<scarce> s;
+    scarce::left = left;
+    int appended = 0;
+    try {
+      for (; appended < 40; ++appended) s.push_back(scarce(appended));
+    } catch (const std::bad_alloc&) {
+      scarce::left = -1;
+      CHECK(s.size() == appended);
+    }
+    scarce::left = -1;
+    for (; appended < 40; ++appended) s.push_back(scarce(appended));
+    REQUIRE(s.size() == 40);
+    for (int i = 0; i < 40; ++i) CHECK(s[i].value == i);
+  }
+}
+
 TEST_CASE("f16: every bit pattern survives the way to float and back") {
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     float16 h;

@@ -30,7 +30,8 @@ class file_backend : public cpu_backend {
   const char* name() const override { return "file"; }
   device_room room() const override { return {}; }
 
-  /// Throws io_error if the disk is full: space is reserved, so that later writes cannot fail.
+  /// Throws out_of_memory_error if the disk, or the quota, is full: space is reserved, so that later writes
+  /// cannot fail.
   void* allocate(std::size_t bytes) override {
     std::string path = folder_ + "/weft-XXXXXX";
     const int file = ::mkstemp(path.data());
@@ -43,10 +44,11 @@ class file_backend : public cpu_backend {
              : ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int reason = full ? full : errno;
     ::close(file);
-    if (memory == MAP_FAILED)
-      throw io_error("weft: " + folder_ + ": no room for " + std::to_string(bytes) +
-                     " bytes: " + std::strerror(reason));
-    return memory;
+    if (memory != MAP_FAILED) return memory;
+    const std::string what =
+        "weft: " + folder_ + ": no room for " + std::to_string(bytes) + " bytes: " + std::strerror(reason);
+    if (reason == ENOSPC || reason == EDQUOT || reason == ENOMEM) throw out_of_memory_error(what);
+    throw io_error(what);
   }
   void deallocate(void* memory, std::size_t bytes) noexcept override {
     ::munmap(memory, std::max<std::size_t>(bytes, 1));

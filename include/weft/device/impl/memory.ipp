@@ -52,6 +52,12 @@ WEFT_DEFINE void caching_allocator::set_name(memory_block& block, std::shared_pt
   block.name = std::move(name);
 }
 
+WEFT_DEFINE std::pair<const char*, std::shared_ptr<const std::string>> caching_allocator::description_of(
+    const memory_block& block) const {
+  const std::lock_guard lock(mutex_);
+  return {block.what, block.name};
+}
+
 WEFT_DEFINE void caching_allocator::empty_cache() {
   const std::lock_guard lock(mutex_);
   await_uses(false);

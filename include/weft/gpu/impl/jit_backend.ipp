@@ -276,10 +276,12 @@ WEFT_DEFINE void jit_backend::release(recorded_parts& parts) noexcept {
 WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
   refuse_in_recording("waits for the device, to read elements on the host");
   staging_memory::waiting now(staging_);
+  const std::size_t own_word = own_fault();
   bool asks = false;
   {
     const std::lock_guard lock(mutex_);
-    asks = fault_ && std::exchange(natives_pending_, false);
+    asks = natives_pending_[own_word];
+    natives_pending_[own_word] = false;
   }
   std::int32_t code = 0;
   std::vector<std::pair<host_copy, const char*>> staged;  // to be copied on, and from where
@@ -291,7 +293,7 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
       if (kept) staged.emplace_back(c, kept);
       read(kept ? kept : c.to, c.from, c.bytes);
     };
-    if (asks) begin({&code, fault_, sizeof code});
+    if (asks) begin({&code, fault_word(own_word), sizeof code});
     for (const host_copy& c : copies) begin(c);
     now.begin();
   }
@@ -302,8 +304,14 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
     if (const std::vector<char> machine = code_of(*kernel); !machine.empty())
       cache_.keep(*kernel->key, machine);
   if (code == 0) return;
-  fill_zero(fault_, sizeof code);
-  throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
+  fill_zero(fault_word(own_word), sizeof code);
+  throw value_error("weft: " + refusals_[static_cast<std::size_t>(code - 1)]);
+}
+
+WEFT_DEFINE std::size_t jit_backend::own_fault() {
+  static std::atomic<std::size_t> threads{0};
+  static thread_local const std::size_t own = threads++;
+  return own % fault_words;
 }
 
 WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {
@@ -434,9 +442,9 @@ WEFT_DEFINE void jit_backend::jit_backend::call_native(const char* op, const nat
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   op = code.name(op, operands.at);
   const std::lock_guard lock(mutex_);
-  if (!fault_) {
-    fault_ = allocate(sizeof(std::int32_t));
-    fill_zero(fault_, sizeof(std::int32_t));
+  if (!faults_) {
+    faults_ = allocate(fault_bytes);
+    fill_zero(faults_, fault_bytes);
   }
   for (const native_text& by : texts)
     run_native(op, code.fault ? code.fault : "an index is out of range", by, operands);
@@ -461,8 +469,8 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
     kernel = compiled(native_source(by, operands, reads_pointers()),
                       by.threads > 0 ? by.threads : group_size);
     kernel->group_bytes = by.group_bytes;
-    faults_.push_back(std::string(op) + ": " + fault);
-    kernel->fault = static_cast<int>(faults_.size());
+    refusals_.push_back(std::string(op) + ": " + fault);
+    kernel->fault = static_cast<int>(refusals_.size());
   }
   std::vector<void*> pointers;
   parameters p(static_cast<std::size_t>(count + 2), 0);
@@ -479,11 +487,13 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
     append_padded(p, t.extents.extent, t.extents.order, 1, order);
     append_padded(p, t.stride, t.extents.order, 0, order);
   }
-  pointers.push_back(fault_);
-  pointers.push_back(operands.scratch ? operands.scratch : fault_);  // not accessed where there is none
-  if (!is_recording()) natives_pending_ = true;
-  else {
-    recorded_->reports = true;
+  const std::size_t own_word = own_fault();
+  pointers.push_back(fault_word(own_word));
+  pointers.push_back(operands.scratch ? operands.scratch : faults_);  // not accessed where there is none
+  if (!is_recording()) {
+    natives_pending_[own_word] = true;
+  } else {
+    recorded_->reports[own_word] = true;
     if (std::string_view(by.text).find("random") != std::string_view::npos) recorded_->draws = true;
   }
   if (by.items == 0) return;

@@ -20,6 +20,13 @@ WEFT_DEFINE void refuse_step(bool has_parameters) {
             "`parameter` are trained; layers with a dyn size are made by `create`");
 }
 
+WEFT_DEFINE void refuse_step(const std::string& parameter, const tensor_state& gradient, const device& here) {
+  refuse<device_error>({"weft: optimizer: step: the gradient of parameter ", parameter, " of shape ",
+                        gradient.extents, " is on device ", gradient.where->name(),
+                        ", the context computes on ", here->name(),
+                        ": pass the context of the tape: optimizer.step(model, 1, c)"});
+}
+
 WEFT_DEFINE void refuse_part(const char* optimizer, const std::string& name, const tensor_state& parameter) {
   refuse<value_error>({"weft: ", optimizer, ": parameter ", name, " is sharded: this rank has ",
                        parameter.extents, " of ", parameter.whole(), "; ", optimizer,

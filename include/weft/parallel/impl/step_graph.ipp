@@ -149,7 +149,7 @@ WEFT_DEFINE const step_graph::values& step_graph::replay(std::span<const context
                                                          const tensor_list& parameters) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!inputs_[i]) continue;
-    if (!(read[i]->where == where_)) runtime::detail::refuse_device(i, *read[i], where_);
+    if (!(read[i]->where == where_)) runtime::detail::refuse_device("operand", i, *read[i], where_);
     copy_elements(context_.engine(), read[i]->type, inputs_[i]->memory.data(), read[i]->memory.data(),
                   read[i]->extents.size());
   }

@@ -36,6 +36,7 @@ WEFT_DEFINE std::uint64_t context::number_of_draw() {
 WEFT_DEFINE void* context::arena(std::size_t bytes) {
   if (bytes > arena_bytes_) {
     arena_ = {};
+    arena_bytes_ = 0;  // if there is not enough memory
     arena_ = device_.allocate(bytes, "arena of programs");
     arena_bytes_ = bytes;
   }

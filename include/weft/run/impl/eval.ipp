@@ -16,17 +16,19 @@ WEFT_DEFINE specialization& specialization_of(context& c, const executable& p, c
 
 namespace detail {
 
-WEFT_DEFINE void refuse_device(std::size_t number, const tensor_state& t, const device& here) {
+WEFT_DEFINE void refuse_device(const char* what, std::size_t number, const tensor_state& t,
+                               const device& here) {
   refuse<device_error>(
-      {"weft: operand ", number, " of shape ", t.extents, " is on device ", t.where->name(),
+      {"weft: ", what, " ", number, " of shape ", t.extents, " is on device ", t.where->name(),
        ", the context computes on ", here->name(),
-       std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : ""});
+       std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : "",
+       ": pass a context of the tensor's device, or move the tensor: x.to(c.where())"});
 }
 
 WEFT_DEFINE void set_leaves(const context& c, specialization& i, const tensor_list& leaves) {
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;
-    if (!(leaves[l]->where == c.where())) refuse_device(l, *leaves[l], c.where());
+    if (!(leaves[l]->where == c.where())) refuse_device("operand", l, *leaves[l], c.where());
     if (leaves[l]->divided && !i.reads_extents(static_cast<int>(l), leaves[l]->extents))
       weft::detail::require_memory(*leaves[l]);
     weft::detail::require_own_memory(*leaves[l]);

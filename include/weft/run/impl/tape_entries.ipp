@@ -172,6 +172,7 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
   if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
   if (y.on_tape == tape_status::recorded) why = "another tape recorded it, or this one has been cleared";
   if (y.on_tape == tape_status::lost) why = "the tape that recorded it has ended";
+  if (y.on_tape == tape_status::copied) why = "it is a copy, by to(device), of what a tape recorded";
   if (y.on_tape == tape_status::consumed)
     why =
         "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
@@ -182,13 +183,18 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
 
 template <class Unused>
 void basic_tape_entries<Unused>::refuse_lost_entry(const tensor_state& operand) {
-  const bool ended = operand.on_tape == tape_status::lost;
-  refuse<usage_error>(
-      {"weft: eval: an operand of shape ", operand.extents, " was recorded by a tape that has ",
-       ended ? "ended" : "gone back through it",
-       ", so that no gradient can reach what it was computed from: ",
-       ended ? "use one tape" : "evaluate it again, or go back once through all that reads it",
-       "; detach(y), or eval without a tape, treats it as a constant"});
+  const char* why = " was recorded by a tape that has gone back through it";
+  const char* cure = "evaluate it again, or go back once through all that reads it";
+  if (operand.on_tape == tape_status::lost) {
+    why = " was recorded by a tape that has ended";
+    cure = "use one tape";
+  } else if (operand.on_tape == tape_status::copied) {
+    why = " is a copy, by to(device), of what a tape recorded";
+    cure = "a tape computes on one device";
+  }
+  refuse<usage_error>({"weft: eval: an operand of shape ", operand.extents, why,
+                       ", so that no gradient can reach what it was computed from: ", cure,
+                       "; detach(y), or eval without a tape, treats it as a constant"});
 }
 
 template <class Unused>
@@ -206,6 +212,8 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   bool is_here = false;
   for (std::size_t n = entries_.size(); !is_here && n > 0; --n) is_here = entries_[n - 1].result == y;
   if (!is_here) refuse_backward(*y);
+  if (!(seed->where == context_->where()))
+    runtime::detail::refuse_device("backward: seed", 0, *seed, context_->where());
   context_->begin_backward();
   y->grad.reset();  // what another tape has computed for it is passed as the seed, or left out
   std::shared_ptr<tensor_state> first = runtime::placed(*context_, seed, y->where_in_layer());
@@ -229,7 +237,10 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
 
 template <class Unused>
 void basic_tape_entries<Unused>::abandon_backward() {
-  for (const entry& n : entries_) n.result->grad.reset();
+  for (const entry& n : entries_) {
+    n.result->grad.reset();
+    n.result->on_tape = tape_status::consumed;
+  }
   hooked_.clear();
   clear();
 }
@@ -361,12 +372,15 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
 template <class Unused>
 void basic_tape_entries<Unused>::recompute(entry& n) {
   const record_function range("recompute");
-  const context::random_state now = context_->randomness();
+  const struct draws_again {
+    context& c;
+    context::random_state now = c.randomness();
+    ~draws_again() { c.set_randomness(now); }
+  } drawn{*context_};
   context_->set_randomness(n.randomness);
   tensor_list outputs;
   runtime::execute(*context_, *n.forward, n.leaves, n.numbers, n.symbols, outputs,
                    why(runtime::pass::recompute));
-  context_->set_randomness(now);
   n.saved.assign(outputs.begin() + 1, outputs.end());
 }
 

@@ -21,8 +21,9 @@ WEFT_DEFINE bool merges_dims_of(const shape& target, const shape& value) {
   return d == target.order;
 }
 
-WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, const shape& extents,
-                              dtype type) {
+WEFT_DEFINE void check_target(const context& c, const tensor_state& target, std::size_t number,
+                              const shape& extents, dtype type) {
+  if (!(target.where == c.where())) refuse_device("target", number, target, c.where());
   if (target.type == type && (target.extents == extents || merges_dims_of(target.extents, extents))) return;
   refuse<shape_error>({"weft: update: target ", number, " of shape ", target.extents, " and type ",
                        name_of(target.type), " cannot take a value of shape ", extents, " and type ",
@@ -33,7 +34,7 @@ WEFT_DEFINE void assign(context& c, const executable& p, const operands& o, cons
                         const shape& type) {
   tensor_state& target = *o.leaves[0];
   weft::detail::require_memory(target);
-  if (!(target.where == c.where())) refuse_device(0, target, c.where());
+  if (!(target.where == c.where())) refuse_device("target", 0, target, c.where());
   specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
   const strided to = i.copied_view(target.memory.data());
   strided from;
@@ -63,7 +64,7 @@ WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o
         {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});
   specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
   for (std::size_t t = 0; t < targets.size(); ++t) {
-    detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
+    detail::check_target(c, *targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
     weft::detail::require_lasting_memory(*targets[t]);
   }

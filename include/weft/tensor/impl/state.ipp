@@ -106,7 +106,9 @@ WEFT_DEFINE void refuse_gradient_in_run(const tensor_state& t, const char* what)
 }
 
 WEFT_DEFINE void refuse_host(const tensor_state& t) {
-  refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
+  refuse<device_error>({"weft: data of a tensor of shape ", t.whole(), " on ", t.where->name(),
+                        ", whose memory the host cannot access: x.to_vector(), x.item(), "
+                        "x.to(default_device())"});
 }
 
 WEFT_DEFINE void refuse_undefined(dtype type, const shape& extents) {
@@ -143,12 +145,17 @@ WEFT_DEFINE void move_to(tensor_state& t, const device& where) {
   detail::require_memory(t);
   const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
   t.where->download(host.get(), t.memory.data(), t.bytes());
-  t.memory = where.allocate(t.bytes());
-  where->upload(t.memory.data(), host.get(), t.bytes());
+  buffer memory = where.allocate(t.bytes());
+  where->upload(memory.data(), host.get(), t.bytes());
+  memory.describe_as(t.memory);
+  std::shared_ptr<tensor_state> grad;
+  if (t.grad) {
+    grad = alias_of(*t.grad);  // other handles keep theirs
+    move_to(*grad, where);
+  }
+  t.memory = std::move(memory);  // nothing fails from here on
   t.where = where;
-  if (!t.grad) return;
-  t.grad = alias_of(*t.grad);  // other handles keep theirs
-  move_to(*t.grad, where);
+  t.grad = std::move(grad);
 }
 
 WEFT_DEFINE void run_gradient_hooks(const tensor_state& t, std::shared_ptr<tensor_state> gradient) {
