@@ -116,9 +116,10 @@ struct on {
   /// its driver does not work, usage_error if `o` has a number of threads: the handle is shared.
   static device where(const device_options& o = {}) {
     if (o.threads != 0)
-      refuse<usage_error>({"weft: ", Kind::name, ": ", o.threads,
-                           " threads: this device is one for the whole process; open_device(\"cpu\", {.threads "
-                           "= n}) opens another one"});
+      refuse<usage_error>(
+          {"weft: ", Kind::name, ": ", o.threads,
+           " threads: this device is one for the whole process; open_device(\"cpu\", {.threads "
+           "= n}) opens another one"});
     return shared_device<Kind>(device_number<Kind>(o));
   }
 };

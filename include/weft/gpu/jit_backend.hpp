@@ -249,7 +249,7 @@ class jit_backend : public backend {
   static constexpr std::size_t fault_bytes = fault_words * sizeof(std::int32_t);
   static std::size_t own_fault();
   void* fault_word(std::size_t of) const { return static_cast<std::int32_t*>(faults_) + of; }
-  void* faults_ = nullptr;  // device memory
+  void* faults_ = nullptr;                    // device memory
   std::bitset<fault_words> natives_pending_;  // whether a native op was launched that no wait has asked about
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
@@ -260,7 +260,7 @@ class jit_backend : public backend {
   std::vector<std::pair<void*, std::size_t>> tables_;
   std::atomic<std::thread::id> recorder_{};
   std::unique_ptr<recorded_parts> recorded_;  // by the recorder
-  std::vector<std::string> refusals_;  // messages by fault number less 1
+  std::vector<std::string> refusals_;         // messages by fault number less 1
 };
 
 /// Operand `k` of a call; results follow the inputs.

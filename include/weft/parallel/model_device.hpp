@@ -31,9 +31,10 @@ void place_model(Model& model, const communicator& ranks, device_options o) {
     refuse<usage_error>({"weft: bind: device ", o.device,
                          " is of a kind that the policy has to choose: policy<on<cuda>, ...>"});
   } else if (o.threads != 0) {
-    refuse<usage_error>({"weft: bind: ", o.threads,
-                         " threads: a model stays on its device: create it on open_device(\"cpu\", {.threads = "
-                         "n})"});
+    refuse<usage_error>(
+        {"weft: bind: ", o.threads,
+         " threads: a model stays on its device: create it on open_device(\"cpu\", {.threads = "
+         "n})"});
   }
 }
 }  // namespace detail

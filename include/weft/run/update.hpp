@@ -75,8 +75,8 @@ void execute_into(context& c, const executable& p, const operands& o, const tens
 /// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e` and may
 /// overlap: all values are computed from the old elements; if targets overlap each other, the last one holds.
 /// Computed in place if each element depends on no other element of the target, else through a buffer; its
-/// kernel may be left to `together`. Throws, with nothing written, shape_error if a target does not fit, device_error if
-/// it is on another device than the context.
+/// kernel may be left to `together`. Throws, with nothing written, shape_error if a target does not fit,
+/// device_error if it is on another device than the context.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e,
             runtime::launch_collector* together = nullptr) {

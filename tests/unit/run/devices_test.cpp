@@ -68,14 +68,16 @@ TEST_CASE("update: a target on another device") {
   const device there = another_cpu();
   context c(there);
   auto x = ones<float>(vector{}), y = ones<float>(vector{}, there);
-  CHECK_THROWS_WITH_AS(update(y, x * 2.0f),
-                       doctest::Contains("target 0 of shape [4] is on device cpu, the context computes on cpu "
-                                         "(another one of that name): pass a context"),
-                       device_error);
+  CHECK_THROWS_WITH_AS(
+      update(y, x * 2.0f),
+      doctest::Contains("target 0 of shape [4] is on device cpu, the context computes on cpu "
+                        "(another one of that name): pass a context"),
+      device_error);
   CHECK_THROWS_AS(update(y, softmax(x)), device_error);
   CHECK_THROWS_AS(update(x, y * 2.0f, c), device_error);
   CHECK_THROWS_AS(update(slice<0>(y, 1, 3), slice<0>(x, 0, 2)), device_error);
-  CHECK_THROWS_AS(update(default_context(), {x.state(), y.state()}, bundled(x + 1.0f, x * 2.0f)), device_error);
+  CHECK_THROWS_AS(update(default_context(), {x.state(), y.state()}, bundled(x + 1.0f, x * 2.0f)),
+                  device_error);
   CHECK(x.to_vector() == std::vector<float>(4, 1));
   CHECK(y.to_vector() == std::vector<float>(4, 1));
   update(y, y * 2.0f, c);
@@ -132,10 +134,10 @@ TEST_CASE("values of a tape on another device: to read, not to go on with") {
   const auto y = steps.eval(square(x));
   const auto copy = y.to(there);
   CHECK(copy.to_vector() == std::vector<float>(4, 4));
-  CHECK_THROWS_WITH_AS(other.eval(sum(copy)), doctest::Contains("is a copy, by to(device), of what a tape recorded"),
-                       usage_error);
-  CHECK_THROWS_WITH_AS(steps.backward(copy, ones<float>(vector{})), doctest::Contains("is a copy, by to(device)"),
-                       usage_error);
+  CHECK_THROWS_WITH_AS(other.eval(sum(copy)),
+                       doctest::Contains("is a copy, by to(device), of what a tape recorded"), usage_error);
+  CHECK_THROWS_WITH_AS(steps.backward(copy, ones<float>(vector{})),
+                       doctest::Contains("is a copy, by to(device)"), usage_error);
   CHECK(other.eval(sum(detach(copy))).item() == 16);
   CHECK(y.to(default_device()).state() == y.state());
   steps.backward(steps.eval(sum(y)));
@@ -155,7 +157,8 @@ TEST_CASE("after a backward pass that failed, its values are no longer operands 
   auto y = steps.eval(sum(h));
   y.on_gradient([](auto) { throw std::runtime_error("a hook"); });
   CHECK_THROWS_WITH(steps.backward(y), "a hook");
-  CHECK_THROWS_WITH_AS(steps.eval(sum(exp(h))), doctest::Contains("so that no gradient can reach"), usage_error);
+  CHECK_THROWS_WITH_AS(steps.eval(sum(exp(h))), doctest::Contains("so that no gradient can reach"),
+                       usage_error);
   steps.backward(steps.eval(sum(square(x))));
   CHECK(x.grad().to_vector() == std::vector<float>(4, 4));
 }
@@ -176,9 +179,7 @@ TEST_CASE("random numbers after a recomputation that failed") {
     bool failed = false;
     try {
       steps.backward(y);
-    } catch (const out_of_memory_error&) {
-      failed = true;
-    }
+    } catch (const out_of_memory_error&) { failed = true; }
     scarce.allow_all();
     CHECK(c.randomness().programs >= before.programs);  // none is drawn again
     return failed;
@@ -267,11 +268,12 @@ TEST_CASE("which device of a kind") {
   CHECK(context_in<on<numbered>>().where() == second);
   CHECK(on<numbered>::where({.local_rank = 3}) == first);
   ::setenv("LOCAL_RANK", "one", 1);
-  CHECK_THROWS_WITH_AS(on<numbered>::where(), "weft: LOCAL_RANK=one: expected a number, 0 or more", usage_error);
+  CHECK_THROWS_WITH_AS(on<numbered>::where(), "weft: LOCAL_RANK=one: expected a number, 0 or more",
+                       usage_error);
   ::unsetenv("LOCAL_RANK");
   for (const int missing : {-7, 3})
-    CHECK_THROWS_WITH_AS(on<numbered>::where({.device = missing}), doctest::Contains("there is no device numbered:"),
-                         device_error);
+    CHECK_THROWS_WITH_AS(on<numbered>::where({.device = missing}),
+                         doctest::Contains("there is no device numbered:"), device_error);
   CHECK(on<above>::where() == on<above>::where({.device = 0}));
   // A number of threads is of devices that are opened anew.
   CHECK_THROWS_AS(on<host>::where({.threads = 1}), usage_error);
@@ -291,9 +293,7 @@ TEST_CASE("threads that share a device: an invalid index is an error of the thre
     index.copy_from({at, 0});
     for (int i = 0; i < rounds; ++i) try {
         if (eval(embedding(table, index), c).to_vector() != std::vector<float>(6, 1)) ++silent;
-      } catch (const value_error&) {
-        ++failed;
-      }
+      } catch (const value_error&) { ++failed; }
   };
   std::thread guilty([&] { look_up(99, 50, seen); }), innocent([&] { look_up(2, 50, wrong); });
   guilty.join();
