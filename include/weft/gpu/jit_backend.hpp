@@ -275,4 +275,5 @@ const strided& operand(const native_operands& operands, int k);
 
 #ifndef WEFT_COMPILED
 #include <weft/gpu/impl/jit_backend.ipp>
+#include <weft/gpu/impl/jit_backend_native.ipp>
 #endif
