@@ -25,6 +25,15 @@ inline std::string text_of_rank(communicator& ranks, std::string text, int root,
   return {bytes.begin(), bytes.end()};
 }
 
+/// The numbers of all ranks, as many of each, in the order of ranks. Collective.
+inline std::vector<std::int64_t> of_all_ranks(communicator& ranks, const std::vector<std::int64_t>& own,
+                                              const comm_options& o) {
+  if (ranks.size() == 1) return own;
+  std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(own, all, {}, o).wait();
+  return all;
+}
+
 /// The message of the lowest rank that has one, returned on all ranks with the rank; empty if none has.
 /// Collective.
 inline std::string agree(communicator& ranks, const std::string& message, const comm_options& o) {

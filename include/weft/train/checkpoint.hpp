@@ -110,8 +110,9 @@ class checkpointer {
     finish();
     id_.name = {at.step, id_.name.serial + 1};
     pending_ = true;
+    const detail::checkpoint_index index = index_at(at);
     not_begun_ = detail::message_of([&] {
-      if (run_->groups().is_first_copy()) begin_writing(at);
+      if (run_->groups().is_first_copy()) begin_writing(index);
     });
     if (!options_.asynchronous) finish();
   }
@@ -158,6 +159,7 @@ class checkpointer {
     on_all_ranks(ranks, options(),
                  [&] { detail::checkpoint_restorer(*run_, folder_.place_of(index.id.name)).restore(index); });
     run_->reload();
+    restore_randomness(index);
     id_.run = index.id.run;
     return run_position{index.id.name.step, index.samples};
   }
@@ -240,7 +242,7 @@ class checkpointer {
     }
   }
 
-  void begin_writing(const run_position& at) {
+  void begin_writing(const detail::checkpoint_index& index) {
     if (writing_.valid()) {  // a rank failed before all knew the result
       saving_->given_up = true;
       writing_.wait();
@@ -253,7 +255,7 @@ class checkpointer {
         const stopwatch waiting(*held_up);
         copied.wait();
       });
-    writing_ = std::async(std::launch::async, [this, s = saving_, index = index_at(at)] {
+    writing_ = std::async(std::launch::async, [this, s = saving_, index] {
       try {
         const struct signal {
           std::promise<void>& to;
@@ -348,15 +350,34 @@ class checkpointer {
     if (!s.given_up) folder_.commit(index, parts(), options_.keep);
   }
 
+  /// Collective.
   detail::checkpoint_index index_at(const run_position& at) const {
     const loss_scaler& scaler = run_->scaler();
-    return {id_,
-            at.samples,
-            run_->optimizer().steps,
-            std::ilogb(scaler.scale),
-            scaler.growth_tracker,
-            detail::name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>,
-            {}};
+    detail::checkpoint_index index{
+        id_,
+        at.samples,
+        run_->optimizer().steps,
+        std::ilogb(scaler.scale),
+        scaler.growth_tracker,
+        detail::name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>,
+        {},
+        {}};
+    const auto drawn = run_->randomness();
+    for (const std::int64_t n :
+         detail::of_all_ranks(run_->ranks(),
+                              {static_cast<std::int64_t>(drawn.step), static_cast<std::int64_t>(drawn.programs)},
+                              options()))
+      index.random.push_back(static_cast<std::uint64_t>(n));
+    return index;
+  }
+
+  /// Random numbers go on where those of this rank were; with another number of ranks, from the step on.
+  void restore_randomness(const detail::checkpoint_index& index) {
+    const auto ranks = static_cast<std::size_t>(run_->ranks().size()),
+               own = 2 * static_cast<std::size_t>(run_->ranks().rank());
+    if (index.random.size() == 2 * ranks)
+      run_->set_randomness({run_->randomness().seed, index.random[own], index.random[own + 1]});
+    else run_->begin_step(static_cast<std::uint64_t>(index.id.name.step));
   }
 
   detail::checkpoint_folder folder_;

@@ -52,6 +52,15 @@ std::string text_of(const io::json_value& object, const char* key, const std::st
 /// The member `key` of an object, 16 hexadecimal digits.
 std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path);
 
+/// A space and 16 digits for each sum.
+inline std::string text_of_sums(const std::vector<std::uint64_t>& sums) {
+  std::string t;
+  for (const std::uint64_t sum : sums) t += " " + hex_of(sum);
+  return t;
+}
+/// The sums of `text_of_sums`; none if it is not such a text.
+std::optional<std::vector<std::uint64_t>> sums_in(std::string_view text);
+
 /// Identifies the checkpoint to which a file belongs. A run starts from newly initialised parameters; an
 /// attempt is one process group working on it.
 struct checkpoint_id {
@@ -73,6 +82,7 @@ struct checkpoint_index {
   std::int64_t loss_scale_log2 = 0, growth_tracker = 0;
   std::string optimizer;                 // its name; empty if it has none, or an earlier weft wrote this
   std::vector<checkpoint_shard> shards;  // by part
+  std::vector<std::uint64_t> random;     // of each rank where its random numbers are: step, programs
 
   std::string text() const;
 
@@ -88,13 +98,6 @@ struct latest_checkpoint {
   std::string text() const;
   static latest_checkpoint parsed(const std::string& text, const std::string& path);
 };
-
-/// A space and 16 digits for each sum.
-inline std::string text_of_sums(const std::vector<std::uint64_t>& sums) {
-  std::string t;
-  for (const std::uint64_t sum : sums) t += " " + hex_of(sum);
-  return t;
-}
 
 /// The key of box number `part` of a tensor of which a shard has several.
 inline std::string key_of_part(const std::string& key, std::size_t part) {

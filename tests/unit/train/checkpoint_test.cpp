@@ -212,6 +212,63 @@ TEST_CASE("groups that hold copies write one") {
   CHECK(resumed_by(f.name(), 1, {.deterministic = true}) == straight);
 }
 
+namespace {
+struct with_dropout {
+  linear<4, 6> in;
+  linear<6, 2> out;
+  auto operator()(expression auto x) const { return out(dropout(relu(in(x)), 0.5f)); }
+};
+}  // namespace
+
+TEST_CASE("random numbers go on where they were, also in loops that begin no steps") {
+  const folder f("weft_checkpoint_random");
+  const auto steps = [](with_dropout& model, auto& run, int from, int to) {
+    for (int i = from; i < to; ++i)
+      for (int pass = 0; pass < 1 + i % 2; ++pass) {
+        tape t(run);
+        const auto x = randn<float>(extents<3, 4>{}, {.seed = static_cast<std::uint64_t>(i)});
+        t.backward(t.eval(mean(square(model(x) - 1.0f))));
+        if (pass == i % 2) run.step();
+      }
+  };
+  for (const int n : {1, 3}) {
+    CAPTURE(n);
+    fs::remove_all(f.path);
+    std::vector<float> straight, resumed, elsewhere;
+    const auto on_ranks = [&](int count, std::uint64_t seed, std::vector<float>& parameters, auto body) {
+      run_ranks(count, [&](communicator& ranks) {
+        with_dropout model;
+        initialize(model, seed);
+        adamw optimizer{.lr = 0.05};
+        auto run = bind(model, optimizer, ranks, {.deterministic = true});
+        body(model, run);
+        const auto values = all_of(run);
+        if (ranks.rank() == 0) parameters = values;
+      });
+    };
+    on_ranks(n, 3, straight, [&](with_dropout& model, auto& run) {
+      checkpointer saves(f.name(), run);
+      steps(model, run, 0, 3);
+      saves.save({3, 0});
+      steps(model, run, 3, 6);
+    });
+    const auto load = [&](with_dropout& model, auto& run) {
+      REQUIRE(checkpointer(f.name(), run, {.read_only = true}).load());
+      CHECK(run.randomness().seed == 0);
+      steps(model, run, 3, 6);
+    };
+    on_ranks(n, 9, resumed, load);
+    CHECK(resumed == straight);
+    on_ranks(n + 1, 9, elsewhere, [&](with_dropout& model, auto& run) {  // other numbers, those of step 3
+      REQUIRE(checkpointer(f.name(), run, {.read_only = true}).load());
+      const auto drawn = run.randomness();
+      run.begin_step(3);
+      CHECK(drawn.step == run.randomness().step);
+      CHECK(drawn.programs == 0);
+    });
+  }
+}
+
 TEST_CASE("what is damaged or of another model is refused by name, a half-written one does not count") {
   const folder f("weft_checkpoint_bad");
   CHECK(failure(f.name()) == "");  // nothing there: nothing loaded

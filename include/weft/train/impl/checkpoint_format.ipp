@@ -23,6 +23,17 @@ WEFT_DEFINE std::optional<std::uint64_t> parse_hex(std::string_view text) {
   return n;
 }
 
+WEFT_DEFINE std::optional<std::vector<std::uint64_t>> sums_in(std::string_view text) {
+  if (text.size() % 17) return {};
+  std::vector<std::uint64_t> sums;
+  for (; !text.empty(); text.remove_prefix(17)) {
+    const auto sum = parse_hex(text.substr(1, 16));
+    if (text[0] != ' ' || !sum) return {};
+    sums.push_back(*sum);
+  }
+  return sums;
+}
+
 WEFT_DEFINE std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most) {
   std::int64_t n = 0;
   const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
@@ -91,6 +102,7 @@ WEFT_DEFINE std::string checkpoint_index::text() const {
                   number("optimizer_steps", optimizer_steps) + number("loss_scale_log2", loss_scale_log2) +
                   number("growth_tracker", growth_tracker);
   if (!optimizer.empty()) t += ", \"optimizer\": " + io::json_string(optimizer);
+  if (!random.empty()) t += ", \"random\": " + io::json_string(text_of_sums(random));
   t += ", \"shards\": [";
   for (std::size_t p = 0; p < shards.size(); ++p)
     t += std::string(p ? ", " : "") + "{\"bytes\": " + std::to_string(shards[p].bytes) +
@@ -116,6 +128,11 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   i.loss_scale_log2 = number_of(root, "loss_scale_log2", path, -24, 100);  // the range of loss_scaler
   i.growth_tracker = number_of(root, "growth_tracker", path);
   if (root.find("optimizer")) i.optimizer = text_of(root, "optimizer", path);
+  if (root.find("random")) {
+    auto numbers = sums_in(text_of(root, "random", path));
+    if (!numbers) throw io_error("weft: " + path + ": random is no list of numbers");
+    i.random = std::move(*numbers);
+  }
   const auto list = root.find("shards");
   if (!list || list->size() < 1 || list->size() > static_cast<std::size_t>(max_parts))
     throw io_error("weft: " + path + ": has no list of 1 to " + std::to_string(max_parts) + " shards");
@@ -140,17 +157,13 @@ WEFT_DEFINE latest_checkpoint latest_checkpoint::parsed(const std::string& text,
 WEFT_DEFINE std::optional<piece_note> piece_note::parsed(std::string_view text) {
   const std::size_t slash = std::min(text.find('/'), text.size()),
                     space = std::min(text.find(' '), text.size());
-  if (slash >= space || (text.size() - space) % 17 || space == text.size()) return {};
+  if (slash >= space || space == text.size()) return {};
   const auto offset = numbers_in(text.substr(0, slash)),
              whole = numbers_in(text.substr(slash + 1, space - slash - 1));
   if (!offset || !whole || offset->order != whole->order) return {};
-  piece_note note{*offset, *whole, {}};
-  for (std::size_t at = space; at < text.size(); at += 17) {
-    const auto sum = parse_hex(text.substr(at + 1, 16));
-    if (text[at] != ' ' || !sum) return {};
-    note.sums.push_back(*sum);
-  }
-  return note;
+  auto sums = sums_in(text.substr(space));
+  if (!sums) return {};
+  return piece_note{*offset, *whole, std::move(*sums)};
 }
 
 WEFT_DEFINE std::string piece_note::text_of(const shape& s) {
