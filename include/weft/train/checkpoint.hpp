@@ -363,10 +363,9 @@ class checkpointer {
         {},
         {}};
     const auto drawn = run_->randomness();
-    for (const std::int64_t n :
-         detail::of_all_ranks(run_->ranks(),
-                              {static_cast<std::int64_t>(drawn.step), static_cast<std::int64_t>(drawn.programs)},
-                              options()))
+    for (const std::int64_t n : detail::of_all_ranks(
+             run_->ranks(),
+             {static_cast<std::int64_t>(drawn.step), static_cast<std::int64_t>(drawn.programs)}, options()))
       index.random.push_back(static_cast<std::uint64_t>(n));
     return index;
   }
