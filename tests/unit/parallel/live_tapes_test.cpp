@@ -121,6 +121,7 @@ TEST_CASE("tapes that are alive at once: the bits of one after the other, under 
         }
 }
 
+// Not the same bits: the gradient of the table, which both parts read, is a sum in another order.
 TEST_CASE("parts of a model on tapes of their own: as on one tape, and gathered as far ahead") {
   const auto train = [](watched_communicator& ranks, bool apart) {
     const device where = one_thread();
@@ -151,7 +152,9 @@ TEST_CASE("parts of a model on tapes of their own: as on one tape, and gathered 
   };
   on_watched_ranks(2, [&](watched_communicator& ranks) {
     const result whole = train(ranks, false), parts = train(ranks, true);
-    CHECK(parts == whole);
+    CHECK(parts.losses[0] == whole.losses[0]);
+    CHECK(largest_difference(parts.losses, whole.losses) < 1e-5);
+    CHECK(largest_difference(parts.parameters, whole.parameters) < 1e-6);
     CHECK(parts.ahead >= 2);  // one ahead on each way of the first part, which has two blocks
   });
 }

@@ -22,10 +22,12 @@ TEST_CASE("2 and 3 ranks divide layers and positions: losses, norms and paramete
   check_same_training(train_layers<policy<strategy::mesh<fsdp<3>, by_positions>>>({.fsdp = 2, .tp = 2}), one);
 }
 
-TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
+// Not the same bits: the gradient of a table that is read twice is a sum in another order.
+TEST_CASE("one rank of the axis computes what a program does that divides nothing") {
   const outcome one = train_layers<plan>({}), plain = train_layers<policy<strategy::mesh<dp>>>({});
-  CHECK(one.losses == plain.losses);
-  CHECK(one.parameters == plain.parameters);
+  CHECK(one.losses[0] == plain.losses[0]);
+  CHECK(largest_difference(one.losses, plain.losses) < 1e-6);
+  CHECK(largest_difference(one.parameters, plain.parameters) < 1e-6);
 }
 
 namespace {
