@@ -60,8 +60,8 @@ TEST_CASE("what is predicted is what a rank holds") {
 
 TEST_CASE("what forward keeps of a block") {
   constexpr index_t S = 4 * B * T * C, log_sums = 4 * B * T * heads;
-  // Norms: operand and result of both, with two means and the variance. Inside of layers: queries, keys, values and
-  // the result of attention, and operand and result of gelu, which is four times as wide.
+  // Norms: operand and result of both, with two means and the variance. Inside of layers: queries, keys,
+  // values and the result of attention, and operand and result of gelu, which is four times as wide.
   constexpr index_t of_norms = 2 * (2 * S + 3 * 4 * B * T), inside = (3 + 1 + 4 + 4) * S + log_sums;
   for (const int n : {1, 2, 4, 8}) {
     CAPTURE(n);
