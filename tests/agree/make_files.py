@@ -99,6 +99,8 @@ torch.save({
     "epoch": 3, "lr": 0.1, "on": True, "nothing": None, "title": "grün", "large": 2**40, "negative": -5, "huge": 2**70, "short": 300,
     "size": torch.Size([1, 2]), "list": [1, 2.5, "x"], "device": torch.device("cpu"), "dtype": torch.float16}, here / "checkpoint.pt")
 torch.save(tensor(torch.float32, 2, 3), here / "tensor.pt")
+z = torch.complex(tensor(torch.float32, 3), tensor(torch.float32, 3))
+torch.save({"negative": z.conj().imag, "conjugate": z.clone().conj(), "resolved": z.conj().imag.resolve_neg()}, here / "bits.pt")
 torch.save({"x": tensor(torch.float32, 2, 3)}, here / "legacy.pt", _use_new_zipfile_serialization=False)
 torch.save({"x": tensor(torch.float32, 2, 3)}, here / "protocol4.pt", pickle_protocol=4)
 torch.save({"args": np.float64(3)}, here / "object.pt")

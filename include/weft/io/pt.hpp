@@ -59,6 +59,9 @@ class pt_reader {
   void visit(const std::string& name, const pickle_value& value, int depth);
   void visit_call(const std::string& name, const pickle_value& value);
   void add_tensor(const std::string& name, const std::vector<pickle_value>& items);
+  /// The bit of a tensor that is set, "conj" or "neg": its elements are computed from those stored. Empty for
+  /// none.
+  std::string set_bit(const std::string& tensor, const pickle_value& bits);
   /// Counts a tensor among the `others`.
   void leave_out(const std::string& name, std::string why);
   index_t size_in(const std::string& tensor, const pickle_value& value) const;
@@ -82,9 +85,9 @@ class pt_reader {
 /// lists and tuples inside of others have the keys and positions on the way as a name, joined by dots; a file
 /// of one tensor has it under the name "". Numbers, texts and booleans in dicts are metadata; values under
 /// keys that are neither texts nor integers are left out. Tensors of types that weft does not have are
-/// `others`, and so are those with more elements than their storage. Throws io_error, naming the file and the
-/// fault, if it is invalid, names Python objects other than these, is of torch before 1.6 or of TorchScript,
-/// or its tensors take more than 64 times the bytes of the file.
+/// `others`, and so are those with more elements than their storage, and conjugate and negative views. Throws
+/// io_error, naming the file and the fault, if it is invalid, names Python objects other than these, is of
+/// torch before 1.6 or of TorchScript, or its tensors take more than 64 times the bytes of the file.
 stored_tensors read_pt(const std::string& path, const name_filter& wanted = {});
 
 }  // namespace weft::io

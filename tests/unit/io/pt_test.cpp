@@ -185,6 +185,25 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
         }).tensors.size() == 1);
 }
 
+TEST_CASE("pt: tensors whose elements PyTorch computes from those stored are left out") {
+  const io::stored_tensors file = io::read_pt(data + "bits.pt");
+  CHECK(file.others.at("negative") == "has PyTorch's bit neg set: save x.resolve_neg()");
+  CHECK(file.others.at("conjugate") == "is of dtype complex64, which weft does not have");
+  const float negative[] = {1, -0.75f, -2.5f};
+  CHECK(file.tensors.size() == 1);
+  CHECK(std::memcmp(file.tensors.at("resolved").bytes.data(), negative, sizeof negative) == 0);
+  const auto with_bits = [](const std::string& bits) {
+    return name("torch._utils", "_rebuild_tensor_v2") +
+           tuple({storage(6), "K\0"s, tuple({"K\2"}), tuple({"K\1"}), "\x89", "}", bits}) + "R";
+  };
+  CHECK(read(with_bits("N")).tensors.size() == 1);
+  CHECK(read(with_bits(dict({text("conj"), "\x89", text("neg"), "\x89"}))).tensors.size() == 1);
+  CHECK(read(with_bits(dict({text("conj"), "\x89", text("neg"), "\x88"}))).others.size() == 1);
+  check_refused(with_bits("K\1"), "is malformed");
+  check_refused(with_bits(dict({text("neg"), "K\1"})), "is malformed");
+  check_refused(with_bits(dict({"K\1", "\x88"})), "is malformed");
+}
+
 TEST_CASE("pt: files of machines of the other order of bytes, and without CRCs") {
   const io::stored_tensors big = io::read_pt(data + "big_endian.pt");
   CHECK(big.tensors.size() == 8);

@@ -95,7 +95,7 @@ WEFT_DEFINE void pt_reader::visit_call(const std::string& name, const pickle_val
 }
 
 WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vector<pickle_value>& items) {
-  // The function, then: storage, offset, size, strides, requires_grad, hooks, dtype (v3), metadata.
+  // The function, then: storage, offset, size, strides, requires_grad, hooks, dtype (v3), bits.
   const bool has_type = items[0].text().ends_with("_rebuild_tensor_v3");
   const std::size_t fewest = has_type ? 8 : 7;
   if (items[0].text().ends_with("_rebuild_parameter") || items.size() < fewest || items.size() > fewest + 1 ||
@@ -113,6 +113,9 @@ WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vecto
   if (items[3].size() > static_cast<std::size_t>(max_order))
     return leave_out(name, "has " + std::to_string(items[3].size()) + " dims, tensors of weft at most " +
                                std::to_string(max_order));
+  if (items.size() > fewest)
+    if (const std::string bit = set_bit(name, items[fewest]); !bit.empty())
+      return leave_out(name, "has PyTorch's bit " + bit + " set: save x.resolve_" + bit + "()");
   view v{name, *type->type, {}, {}, size_in(name, items[2])};
   const std::vector<pickle_value> extents = items[3].items(), strides = items[4].items();
   for (std::size_t d = 0; d < extents.size(); ++d) {
@@ -134,6 +137,19 @@ WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vecto
   bytes_ += static_cast<std::uint64_t>(v.extents.size() * size);
   if (bytes_ > max_pt_growth * zip_.size()) fail("has tensors of more than 64 times its bytes");
   storages_[key].push_back(std::move(v));
+}
+
+WEFT_DEFINE std::string pt_reader::set_bit(const std::string& tensor, const pickle_value& bits) {
+  if (bits.kind() == pickle_kind::none) return {};
+  if (bits.kind() != pickle_kind::dict) fail_at(tensor, "is malformed");
+  spend(bits.size());
+  const std::vector<pickle_value> items = bits.items();
+  for (std::size_t i = 0; i < items.size(); i += 2) {
+    if (items[i].kind() != pickle_kind::text || items[i + 1].kind() != pickle_kind::boolean)
+      fail_at(tensor, "is malformed");
+    if (items[i + 1].scalar() == "true") return std::string(items[i].text());
+  }
+  return {};
 }
 
 WEFT_DEFINE void pt_reader::leave_out(const std::string& name, std::string why) {
