@@ -104,6 +104,8 @@ torch.save({"negative": z.conj().imag, "conjugate": z.clone().conj(), "resolved"
 torch.save({"x": tensor(torch.float32, 2, 3)}, here / "legacy.pt", _use_new_zipfile_serialization=False)
 torch.save({"x": tensor(torch.float32, 2, 3)}, here / "protocol4.pt", pickle_protocol=4)
 torch.save({"args": np.float64(3)}, here / "object.pt")
+with zipfile.ZipFile(here / "inflated.pt", "w", zipfile.ZIP_DEFLATED) as z:
+    z.writestr("inflated/data.pkl", b"\x80\2(" + 100000 * b"]" + b"t.")
 torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), here / "script.pt")
 torch.serialization.set_crc32_options(False)
 torch.save({"x": tensor(torch.float32, 2, 3)}, here / "unchecked.pt")

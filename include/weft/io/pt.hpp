@@ -87,7 +87,8 @@ class pt_reader {
 /// keys that are neither texts nor integers are left out. Tensors of types that weft does not have are
 /// `others`, and so are those with more elements than their storage, and conjugate and negative views. Throws
 /// io_error, naming the file and the fault, if it is invalid, names Python objects other than these, is of
-/// torch before 1.6 or of TorchScript, or its tensors take more than 64 times the bytes of the file.
+/// torch before 1.6 or of TorchScript, its tensors take more than 64 times the bytes of the file, or its
+/// pickle inflates to more than the file has.
 stored_tensors read_pt(const std::string& path, const name_filter& wanted = {});
 
 }  // namespace weft::io

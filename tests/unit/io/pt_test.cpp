@@ -220,6 +220,7 @@ TEST_CASE("pt: files of other kinds are refused with what to do") {
       {"script.pt", "script.pt: is a TorchScript archive: torch.save(module.state_dict(), file)"},
       {"protocol4.pt", "protocol4.pt: data.pkl: pickle at byte 2: is of protocol 4, weft reads 2"},
       {"object.pt", "names numpy"},
+      {"inflated.pt", "inflated.pt: data.pkl has 100005 bytes when inflated, the file has"},
       {"arrays.npz", "arrays.npz: has no data.pkl: it was not written by torch.save"},
       {"silu.safetensors", "silu.safetensors: zip: no end of the directory"}};
   for (const auto& [file, words] : files) {

@@ -36,6 +36,9 @@ WEFT_DEFINE std::string pt_reader::text_of(const std::string& member) const {
   const zip_member* const m = zip_.find(folder_ + "/" + member);
   if (!m) fail("has no " + member + ": it was not written by torch.save");
   if (m->size > max_pickle) fail(member + " is larger than 64 MiB");
+  if (m->size > zip_.size())  // torch.save stores it; its values take many times its bytes
+    fail(member + " has " + std::to_string(m->size) + " bytes when inflated, the file has " +
+         std::to_string(zip_.size()));
   const std::vector<char> bytes = zip_.read(*m);
   return {bytes.begin(), bytes.end()};
 }
