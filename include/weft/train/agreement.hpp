@@ -34,6 +34,11 @@ inline std::vector<std::int64_t> of_all_ranks(communicator& ranks, const std::ve
   return all;
 }
 
+/// A message without the "weft: " that it begins with.
+inline std::string without_prefix(const std::string& message) {
+  return message.starts_with("weft: ") ? message.substr(6) : message;
+}
+
 /// The message of the lowest rank that has one, returned on all ranks with the rank; empty if none has.
 /// Collective.
 inline std::string agree(communicator& ranks, const std::string& message, const comm_options& o) {
@@ -42,9 +47,7 @@ inline std::string agree(communicator& ranks, const std::string& message, const 
   ranks.all_reduce(first, reduction::maximum, o).wait();
   if (first[0] == 0) return {};
   const int rank = ranks.size() - first[0];
-  const std::string said = text_of_rank(ranks, message, rank, o), prefix = "weft: ";
-  return prefix + "rank " + std::to_string(rank) + ": " +
-         (said.starts_with(prefix) ? said.substr(prefix.size()) : said);
+  return "weft: rank " + std::to_string(rank) + ": " + without_prefix(text_of_rank(ranks, message, rank, o));
 }
 
 /// The message of the exception that f throws; empty if it does not throw.

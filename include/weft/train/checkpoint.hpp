@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <future>
 #include <optional>
 #include <random>
@@ -85,12 +86,20 @@ class checkpointer {
   }
   checkpointer(const checkpointer&) = delete;
   checkpointer& operator=(const checkpointer&) = delete;
-  /// Waits for writing to end; during stack unwinding only for what this rank writes.
+  /// Waits for writing to end; during stack unwinding only for what this rank writes. Otherwise, if the last
+  /// save was not waited for and its part of this rank failed, prints why to stderr.
   ~checkpointer() {
-    if (!writing_.valid()) return;
-    if (std::uncaught_exceptions() > exceptions_) saving_->given_up = true;
-    saving_->wait_until(deadline_after(timeout()));
-    writing_.wait();
+    const bool unwinds = std::uncaught_exceptions() > exceptions_;
+    if (writing_.valid()) {
+      if (unwinds) saving_->given_up = true;
+      saving_->wait_until(deadline_after(timeout()));
+      writing_.wait();
+    }
+    if (!pending_ || unwinds) return;
+    const std::string failure = not_begun_.empty() ? detail::message_of([&] { get_result(); }) : not_begun_;
+    if (!failure.empty())
+      std::fprintf(stderr, "weft: %s: the last save failed: %s; finish() throws this\n",
+                   folder_.path().c_str(), detail::without_prefix(failure).c_str());
   }
 
   /// Begins to save the state after `at.step` steps. Waits for the previous save, and throws io_error on all
@@ -208,6 +217,13 @@ class checkpointer {
     comm_options o = run_->groups().labelled("checkpoint", true);
     o.timeout = timeout();
     return o;
+  }
+
+  /// Throws what writing threw; nothing if nothing is written.
+  void get_result() {
+    if (!writing_.valid()) return;
+    written_.get();
+    writing_.get();
   }
 
   void require_exact() const {

@@ -5,30 +5,17 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <iterator>
 
 #include <weft/base/descriptor.hpp>
 #include <weft/train/progress.hpp>
 
 #include "../../skip.hpp"
+#include "../../stderr_of.hpp"
 
 using namespace weft;
 
 namespace {
-
-/// While it lives, stderr is a file.
-class stderr_in {
- public:
-  explicit stderr_in(int file) : before_(::dup(STDERR_FILENO)) { ::dup2(file, STDERR_FILENO); }
-  stderr_in(const stderr_in&) = delete;
-  stderr_in& operator=(const stderr_in&) = delete;
-  ~stderr_in() { ::dup2(before_.number(), STDERR_FILENO); }
-
- private:
-  descriptor before_;
-};
 
 /// The other end of a terminal; none where the system has none.
 descriptor new_screen() {
@@ -52,21 +39,6 @@ std::string on_terminal(const std::function<void()>& f) {
   return text;
 }
 
-/// What it writes elsewhere.
-std::string in_file(const std::function<void()>& f) {
-  char path[] = "/tmp/weft-progress-XXXXXX";
-  const descriptor file(::mkstemp(path));
-  REQUIRE(file);
-  {
-    const stderr_in there(file.number());
-    f();
-  }
-  std::ifstream in(path);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  ::unlink(path);
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("progress of no steps, and of more than all, is a full bar") {
@@ -80,7 +52,7 @@ TEST_CASE("progress of no steps, and of more than all, is a full bar") {
 
 TEST_CASE("progress counts from the step that is shown first") {
   const auto lines = [](std::int64_t first) {
-    return in_file([first] {
+    return stderr_of([first] {
       progress p(100);
       for (std::int64_t s = first; s < first + 3; ++s) p.show(s, 0.5, 10);
     });
