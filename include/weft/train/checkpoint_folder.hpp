@@ -56,7 +56,7 @@ class checkpoint_folder {
   }
 
   /// Called when all shards are written: checks that they form one checkpoint, makes it the latest, and
-  /// deletes all but the `keep` newest.
+  /// deletes all but the `keep` newest. If it cannot become the latest, it is deleted.
   void commit(checkpoint_index index, int parts, int keep) const;
 
   /// Deletes the files of a checkpoint that was not completed.
@@ -66,6 +66,9 @@ class checkpoint_folder {
   static constexpr std::uint64_t max_text = std::uint64_t{1} << 28;  // size of the index for a million shards
 
   std::vector<checkpoint_name> all() const;
+
+  /// False if `latest` has another text than this for certain.
+  bool may_be_latest(const std::string& text) const noexcept;
 
   checkpoint_index read_index(const checkpoint_name& name, std::optional<std::uint64_t> sum) const;
 

@@ -2,6 +2,8 @@
 // Saves that fail: what is said, and what stays in the folder.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "../../checkpoints.hpp"
 #include "../../stderr_of.hpp"
 
@@ -10,17 +12,31 @@ using namespace weft::test;
 
 namespace {
 
-/// A disk on which files with `part` in their path cannot be renamed.
+/// A disk on which files with `part` in their path cannot be renamed, or not synced then.
 struct failing_disk : io::file_calls {
   std::string part;
-  std::atomic<bool> fails = false;
+  std::atomic<bool> fails = false, fails_later = false, renamed = false;
 
   int rename(const std::string& from, const std::string& to) override {
-    if (!fails || !has(to, part)) return file_calls::rename(from, to);
+    renamed = has(to, part);
+    if (fails && renamed) return failure();
+    return file_calls::rename(from, to);
+  }
+  int sync_folder(const std::string& path) override {
+    return fails_later && renamed ? failure() : file_calls::sync_folder(path);
+  }
+  static int failure() {
     errno = EIO;
     return -1;
   }
 };
+
+std::set<std::string> checkpoints_in(const folder& f) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(f.path))
+    if (entry.is_directory()) names.insert(entry.path().filename().string());
+  return names;
+}
 
 }  // namespace
 
@@ -51,4 +67,38 @@ TEST_CASE("a last save that failed and was not waited for is printed, but not wh
   CHECK(std::count(printed.begin(), printed.end(), '\n') == 2);  // each rank says its own
   CHECK(save(true, false) == "");
   CHECK(save(false, true) == "");
+}
+
+TEST_CASE("a checkpoint that `latest` cannot name is deleted, one that it may name stays") {
+  const folder f("weft-checkpoint-latest");
+  using names = std::set<std::string>;
+  failing_disk disk;
+  disk.part = "/latest";
+  self_communicator alone;
+  bound_net n(alone);
+  checkpointer saves(f.name(), n.run, {.keep = 1, .on_failure = save_failure::go_on, .calls = &disk});
+  const auto save = [&](int step) {
+    saves.save({step, 0});
+    saves.finish();
+    return saves.last_failure();
+  };
+  disk.fails = true;
+  CHECK(has(save(1), "/latest: cannot be replaced: Input/output error"));
+  CHECK(checkpoints_in(f) == names{});
+  disk.fails = false;
+  CHECK(save(2) == "");
+  disk.fails = true;
+  for (int step = 3; step < 6; ++step) {
+    CHECK(has(save(step), "/latest: cannot be replaced"));
+    CHECK(checkpoints_in(f) == names{"step-2.2"});
+    CHECK(saves.load()->step == 2);
+  }
+  disk.fails = false;
+  disk.fails_later = true;
+  CHECK(has(save(6), "cannot be synced"));
+  CHECK(checkpoints_in(f) == names{"step-2.2", "step-6.6"});
+  CHECK(saves.load()->step == 6);
+  disk.fails_later = false;
+  CHECK(save(7) == "");
+  CHECK(checkpoints_in(f) == names{"step-7.7"});
 }

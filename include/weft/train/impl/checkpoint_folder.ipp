@@ -52,10 +52,27 @@ WEFT_DEFINE void checkpoint_folder::commit(checkpoint_index index, int parts, in
   io::write_new_file(*calls_, partial + "/index.json", {text});
   io::sync_folder(*calls_, partial);
   if (calls_->rename(partial, place) != 0) io::fail_at(place, "cannot be made");
-  io::sync_folder(*calls_, path_);
   const std::string latest = latest_checkpoint{index.id.name, xxh64(text)}.text();
-  io::replace_file(*calls_, path_ + "/latest", {latest});
+  try {
+    io::sync_folder(*calls_, path_);
+    io::replace_file(*calls_, path_ + "/latest", {latest});
+  } catch (const std::exception&) {
+    if (!may_be_latest(latest)) {  // replaced and not synced, it is
+      calls_->rename(place, place + ".removed");
+      remove_leftovers();
+    }
+    throw;
+  }
   delete_older(index.id.name.serial, keep);
+}
+
+WEFT_DEFINE bool checkpoint_folder::may_be_latest(const std::string& text) const noexcept {
+  const std::string path = path_ + "/latest";
+  struct stat is{};
+  if (::lstat(path.c_str(), &is) != 0) return errno != ENOENT;
+  try {
+    return io::input_file(path).text(max_text) == text;
+  } catch (const std::exception&) { return true; }
 }
 
 WEFT_DEFINE std::vector<checkpoint_name> checkpoint_folder::all() const {
