@@ -117,13 +117,25 @@ struct tiling_fault {
 };
 
 namespace detail {
-/// Appends boxes that together are `from` without `hole`, which is inside of it.
-void append_rest(box from, const box& hole, std::vector<box>& to);
-bool begins_before(const box& a, const box& b);
+
+/// A box whose elements count `sign` times. The sum of several boxes changes at their corners only, and what
+/// changes at a corner is the sum there if it is 0 at all elements before.
+struct signed_box {
+  const box* of;
+  int sign;
+};
+/// The first element at which the sum of `boxes` is not 0, and that sum; 0 if there is none. Sets the
+/// coordinates of dims from `dim` on. The boxes have elements.
+index_t first_sum(const std::vector<signed_box>& boxes, int dim, shape& at);
+
+/// `from`, an element that is in none of the boxes, and as many after it, along the last dim first.
+box grown(box from, const std::vector<box>& boxes, const shape& whole);
+
 }  // namespace detail
 
-/// The first fault if `boxes`, which are within `whole`, do not have each element exactly once. Boxes of size
-/// 0 do not count. Linear in the number of boxes, besides sorting, if they form a grid.
+/// The fault of the first element if `boxes`, which are within `whole`, do not have each element exactly
+/// once. Boxes of size 0 do not count. Takes the time of sorting them, up to twice that for each dim; memory
+/// is linear.
 std::optional<tiling_fault> find_tiling_fault(const std::vector<box>& boxes, const shape& whole);
 
 }  // namespace weft

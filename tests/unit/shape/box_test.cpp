@@ -2,6 +2,8 @@
 // Boxes against arrays of elements: every element is looked up by its coordinates.
 #include <doctest/doctest.h>
 
+#include <chrono>
+
 #include "../../boxes.hpp"
 
 using namespace weft;
@@ -86,6 +88,8 @@ TEST_CASE("a tiling has each element once; what is missing or there twice is fou
     good += tiles;
     if (!fault) continue;
     CHECK(is_within(fault->where, whole));
+    const auto first = std::find_if(times.begin(), times.end(), [](int n) { return n != 1; });
+    CHECK(elements_of(fault->where, whole).front() == first - times.begin());
     CHECK(fault->where.size() > 0);
     missing += fault->missing;
     twice += !fault->missing;
@@ -119,6 +123,25 @@ TEST_CASE("a pinwheel, which no cut divides, tiles") {
     CHECK(fault->missing);
     CHECK(intersection(fault->where, wheel[i]) == fault->where);
   }
+}
+
+TEST_CASE("the time to find a fault is not that of the boxes squared") {
+  constexpr index_t count = 100'000;
+  const auto time = [](const std::vector<box>& boxes, const shape& whole) {
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(find_tiling_fault(boxes, whole).has_value());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::vector<box> apart, grid, teeth;
+  for (index_t i = 0; i < count; ++i) {
+    apart.push_back({{1, {2 * i + 1}}, {1, {1}}});
+    grid.push_back({{6, {i % 10, i / 10 % 10, i / 100 % 10, i / 1000 % 10, i / 10000, 0}},
+                    {6, {1, 1, 1, 1, 1, 2 - i / (count - 1)}}});
+    teeth.push_back({{2, {0, i}}, {2, {1 + i % 2, 1}}});
+  }
+  CHECK(time(apart, {1, {2 * count + 1}}) < 10);
+  CHECK(time(grid, {6, {10, 10, 10, 10, 10, 2}}) < 10);
+  CHECK(time(teeth, {2, {2, count}}) < 10);
 }
 
 TEST_CASE("boxes outside of a tensor, of any numbers") {

@@ -17,52 +17,55 @@ WEFT_DEFINE std::string to_string(const box& b) {
 
 namespace detail {
 
-WEFT_DEFINE void append_rest(box from, const box& hole, std::vector<box>& to) {
-  for (int d = 0; d < from.offset.order; ++d) {
-    const index_t begin = from.offset[d], end = begin + from.extents[d];
-    const index_t hole_end = hole.offset[d] + hole.extents[d];
-    from.offset[d] = hole_end, from.extents[d] = end - hole_end;
-    if (from.extents[d] > 0) to.push_back(from);
-    from.offset[d] = begin, from.extents[d] = hole.offset[d] - begin;
-    if (from.extents[d] > 0) to.push_back(from);
-    from.offset[d] = hole.offset[d], from.extents[d] = hole.extents[d];
+WEFT_DEFINE index_t first_sum(const std::vector<signed_box>& boxes, int dim, shape& at) {
+  index_t sum = 0;
+  if (dim == at.order) {
+    for (const signed_box& b : boxes) sum += b.sign;
+    return sum;
   }
+  std::vector<std::pair<index_t, signed_box>> ends;  // where boxes begin, and where they do not go on
+  for (const auto& [of, sign] : boxes) {
+    ends.push_back({of->offset[dim], {of, sign}});
+    ends.push_back({of->offset[dim] + of->extents[dim], {of, -sign}});
+  }
+  std::sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<signed_box> here;
+  for (auto end = ends.begin(); end != ends.end() && end->first < ends.back().first;) {
+    here.clear();
+    for (at[dim] = end->first; end->first == at[dim]; ++end) here.push_back(end->second);
+    if ((sum = first_sum(here, dim + 1, at)) != 0) return sum;
+  }
+  return 0;  // nothing goes on at the last one, and so nothing changed before
 }
 
-WEFT_DEFINE bool begins_before(const box& a, const box& b) {
-  return std::lexicographical_compare(a.offset.extent, a.offset.extent + max_order, b.offset.extent,
-                                      b.offset.extent + max_order);
+WEFT_DEFINE box grown(box from, const std::vector<box>& boxes, const shape& whole) {
+  for (int d = whole.order - 1; d >= 0; --d) {
+    const index_t begin = from.offset[d];
+    from.extents[d] = whole[d] - begin;
+    for (const box& b : boxes)
+      if (intersection(from, b).size() > 0) from.extents[d] = b.offset[d] - begin;
+  }
+  return from;
 }
 
 }  // namespace detail
 
 WEFT_DEFINE std::optional<tiling_fault> find_tiling_fault(const std::vector<box>& boxes, const shape& whole) {
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < boxes.size(); ++i)
-    if (boxes[i].size() > 0) order.push_back(i);
-  std::sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) {
-    return detail::begins_before(boxes[i], boxes[j]) || (i < j && !detail::begins_before(boxes[j], boxes[i]));
-  });
-  std::vector<box> left, rest;  // what no box has so far
-  if (whole.size() > 0) left.push_back(whole_box(whole));
-  for (std::size_t n = 0; n < order.size(); ++n) {
-    const box& b = boxes[order[n]];
-    index_t found = 0;
-    rest.clear();
-    for (const box& l : left) {
-      const box common = intersection(l, b);
-      if (common.size() == 0) rest.push_back(l);
-      else detail::append_rest(l, common, rest);
-      found += common.size();
-    }
-    left.swap(rest);
-    if (found == b.size()) continue;
-    for (std::size_t m = 0; m < n; ++m)
-      if (const box common = intersection(boxes[order[m]], b); common.size() > 0)
-        return tiling_fault{common, false, order[m], order[n]};
-  }
-  if (left.empty()) return {};
-  return tiling_fault{*std::min_element(left.begin(), left.end(), detail::begins_before), true};
+  const box all = whole_box(whole);
+  std::vector<detail::signed_box> counted{{&all, -1}};
+  for (const box& b : boxes)
+    if (b.size() > 0) counted.push_back({&b, 1});
+  if (all.size() == 0) return {};
+  box at = all;
+  for (int d = 0; d < whole.order; ++d) at.extents[d] = 1;
+  const index_t sum = detail::first_sum(counted, 0, at.offset);
+  if (sum == 0) return {};
+  if (sum < 0) return tiling_fault{detail::grown(at, boxes, whole), true};
+  const auto has = [&](const box& b) { return intersection(at, b).size() > 0; };
+  const auto first = std::find_if(boxes.begin(), boxes.end(), has);
+  const auto second = std::find_if(first + 1, boxes.end(), has);
+  const auto index_of = [&](auto i) { return static_cast<std::size_t>(i - boxes.begin()); };
+  return tiling_fault{intersection(*first, *second), false, index_of(first), index_of(second)};
 }
 
 }  // namespace weft
