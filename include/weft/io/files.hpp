@@ -69,6 +69,8 @@ class new_file {
   void append(std::string_view part);
   /// The permissions that it has from then on.
   void set_mode(mode_t mode);
+  /// What was appended is on the disk when this returns.
+  void sync();
   /// The content is on the disk when this returns; the name is after the folder is synced.
   void finish();
 
@@ -109,6 +111,8 @@ class replacement_file {
   replacement_file(file_calls& calls, std::string path);
 
   void append(std::string_view part) { file_.append(part); }
+  /// What was appended is on the disk when this returns, still beside the old content.
+  void sync() { file_.sync(); }
   void finish();
 
  private:

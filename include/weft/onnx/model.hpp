@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <weft/base/dtype.hpp>
+#include <weft/io/files.hpp>
 #include <weft/io/stored_tensor.hpp>
 #include <weft/onnx/protobuf.hpp>
 
@@ -117,9 +118,12 @@ class operator_graph {
   /// An output, whose name is reserved, with the value `of`.
   void add_output(const std::string& name, const std::string& of, dtype type, std::vector<dimension> extents);
 
-  /// Writes the file, replacing an existing one atomically. Throws io_error on failure, and value_error if it
-  /// would be too large.
-  void write(const std::string& path, tensor_storage storage = tensor_storage::in_file) const;
+  /// Writes the file, replacing an existing one atomically. With elements in another file each of the two is
+  /// replaced atomically, after both are on the disk, and in between there is no file `path`: a model is
+  /// never beside the elements of another. Throws io_error on failure, and value_error if it would be too
+  /// large.
+  void write(const std::string& path, tensor_storage storage = tensor_storage::in_file,
+             io::file_calls& calls = io::system_calls()) const;
 
  private:
   struct operation {

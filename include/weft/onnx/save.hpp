@@ -180,9 +180,10 @@ void add_outputs(exporter& to, const bundle<E...>& b) {
 }  // namespace onnx
 
 /// Writes the computation of `e` as an ONNX model, which ONNX Runtime and other programs read, replacing an
-/// existing file atomically. Nothing is computed. Several outputs: bundled(a, b). The tensors of `e` are
-/// inputs if `options` name them so, otherwise their elements are in the file. Numbers and bounds given at
-/// run time, as reshape's, are constants. Before, call set_training(model, false).
+/// existing file atomically; with elements in another file an interruption may leave none. Nothing is
+/// computed. Several outputs: bundled(a, b). The tensors of `e` are inputs if `options` name them so,
+/// otherwise their elements are in the file. Numbers and bounds given at run time, as reshape's, are
+/// constants. Before, call set_training(model, false).
 ///
 /// Values are those of `eval` up to the rounding of ONNX Runtime's own kernels; bf16 and f16 are computed in
 /// f32 and rounded wherever weft rounds, integers as integers. ONNX does not define amax, amin, max_pool2d,

@@ -83,8 +83,12 @@ WEFT_DEFINE void new_file::set_mode(mode_t mode) {
   if (calls_->set_mode(file_, mode) != 0) fail_at(path_, "the permissions of the file before cannot be kept");
 }
 
-WEFT_DEFINE void new_file::finish() {
+WEFT_DEFINE void new_file::sync() {
   if (calls_->sync(file_) != 0) fail_at(path_, "writing failed");
+}
+
+WEFT_DEFINE void new_file::finish() {
+  sync();
   if (calls_->close(std::exchange(file_, -1)) != 0) fail_at(path_, "writing failed");
   finished_ = true;
 }

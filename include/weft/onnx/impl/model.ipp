@@ -221,7 +221,8 @@ WEFT_DEFINE protobuf_message operator_graph::message(const std::string& location
   return all;
 }
 
-WEFT_DEFINE void operator_graph::write(const std::string& path, tensor_storage storage) const {
+WEFT_DEFINE void operator_graph::write(const std::string& path, tensor_storage storage,
+                                       io::file_calls& calls) const {
   using namespace detail::field;
   const bool apart = storage == tensor_storage::in_another_file;
   const std::string other = path + ".data";
@@ -239,8 +240,15 @@ WEFT_DEFINE void operator_graph::write(const std::string& path, tensor_storage s
     refuse<value_error>({"weft: onnx: ", path, " would have ", model.size(),
                          " bytes, and readers accept less than 2 GiB: ",
                          apart ? "make it smaller" : "put the elements of initializers into another file"});
-  if (!data.empty()) io::replace_file(io::system_calls(), other, data);
-  io::replace_file(io::system_calls(), path, model.parts());
+  if (data.empty()) return io::replace_file(calls, path, model.parts());
+  io::replacement_file elements(calls, other), file(calls, path);
+  for (const std::string_view part : data) elements.append(part);
+  for (const std::string_view part : model.parts()) file.append(part);
+  elements.sync(), file.sync();  // a full disk is noticed before a file is changed
+  if (calls.remove(path) == 0) io::sync_folder(calls, io::parent_of(path));
+  else if (errno != ENOENT) io::fail_at(path, "cannot be replaced");
+  elements.finish();
+  file.finish();
 }
 
 }  // namespace weft::onnx
