@@ -73,6 +73,9 @@ void require_no_others(const char* format, const stored_tensors& from);
 namespace detail {
 /// Throws value_error if `as` is no floating dtype.
 void check(const save_options& options);
+/// Throws value_error, for the function `what`, if `path` is empty or ends as files that are read and not
+/// written.
+void require_written(const char* what, const std::string& path);
 }  // namespace detail
 
 /// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0

@@ -99,7 +99,7 @@ class weights_writer {
 /// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
 /// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. The run's time-out must
 /// be longer than this takes. `calls` are replaced in tests. Throws io_error on all ranks if it cannot be
-/// written, or `options.as` is no floating dtype. Collective.
+/// written, `path` ends as files of other formats, or `options.as` is no floating dtype. Collective.
 template <class Run>
 void save_weights(const std::string& path, Run& run, io::save_options options = {},
                   io::file_calls& calls = io::system_calls()) {

@@ -222,6 +222,10 @@ TEST_CASE("save: names that would be lost or could not be read are refused, and 
   CHECK_THROWS_WITH_AS(io::save(path, {{"__metadata__", a.state()}}),
                        doctest::Contains("tensor __metadata__ has the name of"), value_error);
   CHECK_THROWS_WITH_AS(io::save(path, {{"w", nullptr}}), "weft: save: tensor w is null", value_error);
+  CHECK_THROWS_WITH_AS(io::save("", {{"w", a.state()}}), "weft: save: the path is empty", value_error);
+  CHECK_THROWS_WITH_AS(io::save("", a), "weft: save: the path is empty", value_error);
+  CHECK_THROWS_WITH_AS(io::save("w.pt", a), doctest::Contains(".pt files are read, not written"),
+                       value_error);
   CHECK_THROWS_AS(io::write_safetensors(path, {.metadata = {{"a", "\xc3"}}}), value_error);
   CHECK_THROWS_AS(io::write_safetensors(path, {.metadata = {{"\xc3", "a"}}}), value_error);
   CHECK(!std::filesystem::exists(path));

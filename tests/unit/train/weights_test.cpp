@@ -335,6 +335,11 @@ TEST_CASE("a file that cannot be written is an error on all ranks, and what was 
                          io_error);
     CHECK_THROWS_WITH_AS(save_weights(f.name(), n.run), doctest::Contains("is a folder, not a file"),
                          io_error);
+    for (const char* other : {"/w.pt", "/w.pth", "/w.npy", "/w.npz", "/w.index.json"})
+      CHECK_THROWS_WITH_AS(save_weights(f.name() + other, n.run),
+                           doctest::Contains(("save_weights: " + f.name() + other + ": ").c_str()), io_error);
+    CHECK_THROWS_WITH_AS(save_weights("", n.run), doctest::Contains("save_weights: the path is empty"),
+                         io_error);
     n.train(1);  // and the run goes on
   });
   CHECK(bytes_of_file(f.path / "old") == "something");

@@ -44,6 +44,16 @@ WEFT_DEFINE void check(const save_options& options) {
     refuse<value_error>({"weft: save: ", name_of(*options.as), " is no floating type"});
 }
 
+WEFT_DEFINE void require_written(const char* what, const std::string& path) {
+  if (path.empty()) refuse<value_error>({"weft: ", what, ": the path is empty"});
+  if (path.ends_with(".pt") || path.ends_with(".pth"))
+    refuse<value_error>({"weft: ", what, ": ", path,
+                         ": .pt files are read, not written: safetensors.torch.load_file "
+                         "reads a .safetensors file"});
+  if (path.ends_with(".json"))
+    refuse<value_error>({"weft: ", what, ": ", path, ": indices of several files are read, not written"});
+}
+
 WEFT_DEFINE void require_no_others(const char* format, const stored_tensors& from) {
   if (from.others.empty()) return;
   const auto& [name, why] = *from.others.begin();

@@ -74,12 +74,7 @@ WEFT_DEFINE stored_tensors read_tensors(const std::string& path, const name_filt
 }
 
 WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, save_options options) {
-  if (path.ends_with(".pt") || path.ends_with(".pth"))
-    refuse<value_error>({"weft: save: ", path,
-                         ": .pt files are read, not written: safetensors.torch.load_file "
-                         "reads a .safetensors file"});
-  if (path.ends_with(".json"))
-    refuse<value_error>({"weft: save: ", path, ": indices of several files are read, not written"});
+  detail::require_written("save", path);
   if (path.ends_with(".npy"))
     refuse<value_error>({"weft: save: ", path,
                          ": a .npy file has one tensor without a name: save(path, tensor), "
@@ -124,6 +119,7 @@ namespace detail {
 
 WEFT_DEFINE void save_tensor(const std::string& path, const std::shared_ptr<tensor_state>& t,
                              const save_options& options) {
+  require_written("save", path);
   if (!path.ends_with(".npy"))
     refuse<value_error>({"weft: save: ", path,
                          ": a tensor without a name is saved to a .npy file; "

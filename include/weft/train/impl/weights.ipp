@@ -67,6 +67,10 @@ WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owner
                                            comm_options o)
     : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
   io::detail::check(as);
+  io::detail::require_written("save_weights", path_);
+  if (path_.ends_with(".npy") || path_.ends_with(".npz"))
+    refuse<value_error>(
+        {"weft: save_weights: ", path_, ": files of NumPy are not written: a .safetensors file"});
   for (held_tensor& t : held_)
     if (as.as && is_floating(t.whole.type)) t.whole.type = *as.as;
   std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
