@@ -30,7 +30,7 @@ stored_tensors read_safetensors(const std::string& path, const name_filter& want
 
 /// The files that an index names, such as model.safetensors.index.json of Hugging Face, by path, with the
 /// names of their tensors that `wanted` accepts; files without one are left out. They are in the folder of
-/// the index. Throws io_error if it is invalid.
+/// the index, and no indices. Throws io_error if it is invalid.
 std::map<std::string, std::set<std::string>> indexed_files(const std::string& path,
                                                            const name_filter& wanted);
 

@@ -3,9 +3,9 @@
 //
 //   io::save("model.safetensors", state_dict(model));
 //   io::load("model.pt", state_dict(model));              // torch.save(model.state_dict(), "model.pt")
-//   io::load("model.safetensors.index.json", state_dict(model));    // in several files beside it
-//   io::save("x.npy", x);                                 // numpy.load("x.npy")
-//   auto y = io::load<float, extents<dyn, 3>>("y.npy");   // numpy.save("y.npy", y)
+//   io::load("model.safetensors.index.json", state_dict(model));    // in several files beside it, or .pt
+//   files io::save("x.npy", x);                                 // numpy.load("x.npy") auto y =
+//   io::load<float, extents<dyn, 3>>("y.npy");   // numpy.save("y.npy", y)
 //
 // The name of a file says how it is written, its content how it is read. Files are replaced atomically
 // (replace_file in files.hpp).
@@ -23,14 +23,15 @@ namespace weft::io {
 /// What a file of tensors is.
 enum class file_format : std::uint8_t { safetensors, safetensors_index, npy, npz, pt };
 
-/// The format of a file: an index of safetensors files if its name ends in .json; else by its content. A zip
+/// The format of a file: an index of other files if its name ends in .json; else by its content. A zip
 /// archive is a .pt file if it has a pickle and a .npz file otherwise; what is neither that nor a .npy file
 /// is taken for safetensors. Throws io_error if it cannot be read.
 file_format format_of(const std::string& path);
 
 /// Reads the tensors of a file of any of the formats that `wanted` accepts; all if it is empty. That of a
-/// .npy file has the name "". An index, as Hugging Face's, says by "weight_map" which file of its folder has
-/// which tensor; its "metadata" is not read. Throws io_error, naming the file and the fault.
+/// .npy file has the name "". An index, as Hugging Face's, says by "weight_map" which file of its folder, of
+/// any of the other formats, has which tensor; its "metadata" is not read. Throws io_error, naming the file
+/// and the fault.
 stored_tensors read_tensors(const std::string& path, const name_filter& wanted = {});
 
 /// Writes named tensors, such as a state_dict, to a file, replacing an existing one atomically: to a .npz

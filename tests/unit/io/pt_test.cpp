@@ -204,6 +204,20 @@ TEST_CASE("pt: tensors whose elements PyTorch computes from those stored are lef
   check_refused(with_bits(dict({"K\1", "\x88"})), "is malformed");
 }
 
+TEST_CASE("pt: files of an index") {
+  const temporary_file folder("weft_pt_index");
+  std::filesystem::create_directory(std::string(folder));
+  std::filesystem::copy(data + "module.pt", folder + "/pytorch_model-00001-of-00002.bin");
+  io::save(folder + "/two.npz", {{"x", zeros<float>(extents<2>{}).state()}});
+  const std::string index = folder + "/pytorch_model.bin.index.json";
+  std::ofstream(index) << R"({"weight_map": {"hidden.weight": "pytorch_model-00001-of-00002.bin",
+                              "hidden.bias": "pytorch_model-00001-of-00002.bin", "x": "two.npz"}})";
+  net model;
+  io::load(index, state_dict(model));
+  CHECK(is_numbers(io::stored(*model.hidden.weight.state()), dtype::f32, {2, {5, 3}}));
+  CHECK(io::read_tensors(index).tensors.size() == 3);
+}
+
 TEST_CASE("pt: files of machines of the other order of bytes, and without CRCs") {
   const io::stored_tensors big = io::read_pt(data + "big_endian.pt");
   CHECK(big.tensors.size() == 8);

@@ -165,7 +165,8 @@ TEST_CASE("load: an index of several files; nothing changes if a part is wrong")
       {R"({"a": "one.safetensors", "b": ""})", "is no name of a file beside it"},
       {R"({"a": "one.safetensors", "b": 2})", "is no name of a file beside it"},
       {R"({"a": "one.safetensors", "b": "three.safetensors"})", "three.safetensors"},
-      {R"({"a": "one.safetensors", "b": "model.safetensors.index.json"})", "model.safetensors.index.json"},
+      {R"({"a": "one.safetensors", "b": "model.safetensors.index.json"})",
+       "the file of \"b\" is an index, too"},
       {R"(["a"])", "it has no \"weight_map\""},
       {R"({"a")", "model.safetensors.index.json"}};
   for (const auto& [map, why] : bad) {

@@ -38,8 +38,7 @@ inline stored_tensor stored_as(const tensor_state& t, const save_options& option
 inline stored_tensors read_indexed(const std::string& path, const name_filter& wanted) {
   stored_tensors all;
   for (const auto& [file, names] : indexed_files(path, wanted)) {
-    stored_tensors part =
-        read_safetensors(file, [of = &names](const std::string& n) { return of->contains(n); });
+    stored_tensors part = read_tensors(file, [of = &names](const std::string& n) { return of->contains(n); });
     for (const std::string& name : names)
       if (!part.tensors.contains(name) && !part.others.contains(name))
         refuse<io_error>(
