@@ -41,6 +41,7 @@ WEFT_DEFINE safetensors_header safetensors_parser::parse(std::string_view first,
 
 WEFT_DEFINE void safetensors_parser::read_metadata(const json_value& value,
                                                    safetensors_header& header) const {
+  if (value.kind() == json_kind::null) return;
   if (value.kind() != json_kind::object) fail("__metadata__ is not an object");
   value.for_each_member([&](std::string_view key, const json_value& text) {
     if (text.kind() != json_kind::string) fail("__metadata__ " + std::string(key) + " is not a string");
