@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,9 +64,12 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_tensor(const std::string& path, const std::string& name,
                                            const stored_tensor& from, const tensor_spec& wanted,
                                            const char* cure = "");
-/// For a tensor that is wanted and not in the file, or one of its `others`.
-[[noreturn, gnu::cold]] void refuse_missing(const std::string& path, const std::string& name,
-                                            const std::map<std::string, std::string>& others);
+/// For a tensor that is wanted and not in the file, or one of its `others`. `names` are those of all tensors
+/// of the file, `call` is the beginning of a call that takes a prefix.
+[[noreturn, gnu::cold]] void refuse_missing(const std::string& path, const std::string& prefix,
+                                            const std::string& key,
+                                            const std::map<std::string, std::string>& others,
+                                            const std::set<std::string>& names, const char* call);
 /// Throws value_error, with `format` and the name of one, if there are others, which writing would lose.
 void require_no_others(const char* format, const stored_tensors& from);
 }  // namespace detail

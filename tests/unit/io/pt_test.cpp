@@ -95,8 +95,24 @@ TEST_CASE("pt: a state_dict of PyTorch is loaded into a model") {
       io::load(file, state_dict(other), {.prefix = "hidden."}),
       doctest::Contains("module.pt: tensor hidden.weight is f32 [5, 3], the model wants f32 [4, 3]"),
       io_error);
-  CHECK_THROWS_WITH_AS(io::load(file, state_dict(other)), doctest::Contains("tensor weight is missing"),
+  CHECK_THROWS_WITH_AS(
+      io::load(file, state_dict(other)),
+      doctest::Contains("module.pt: tensor weight is missing, norm.weight is there: load(path, tensors, "
+                        "{.prefix = \"norm.\"})"),
+      io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, state_dict(model), {.prefix = "model."}),
+                       doctest::Contains("tensor model.hidden.weight is missing, hidden.weight is there: "
+                                         "load(path, tensors, {.prefix = \"\"})"),
                        io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, {{"w", other.weight.state()}}),
+                       doctest::Contains("tensor w is missing, there are hidden.bias, hidden.weight, "
+                                         "norm.bias and 4 others"),
+                       io_error);
+  CHECK_THROWS_WITH_AS(
+      io::load(file, other.weight),
+      doctest::Contains("has tensors with names: load(path, {{\"hidden.bias\", x.state()}})"), io_error);
+  CHECK_THROWS_WITH_AS(io::load(data + "tensor.pt", state_dict(other)),
+                       doctest::Contains("has one tensor without a name: load(path, tensor)"), io_error);
   const auto x = io::load<float, extents<2, dyn>>(data + "tensor.pt");
   CHECK(is_numbers(io::stored(*x.state()), dtype::f32, {2, {2, 3}}));
 }
@@ -369,6 +385,18 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
                 "its storage has elements of two sizes");
   CHECK(read(dict({text("a"), six, text("b"), in(storage(6, "IntStorage"))})).tensors.size() == 2);
 
+  {
+    const memory_file file;
+    file.write(archive({{"a/data.pkl", "\x80\2" + in(storage(24, "CharStorage")) + "."},
+                        {"a/data/0", std::string(24, '\1')}}));
+    const auto t = zeros<float>(weft::extents<2, 3>{});
+    CHECK_THROWS_WITH_AS(io::load(file.path(), t),
+                         doctest::Contains(": the tensor is of dtype int8, which weft does not have"),
+                         io_error);
+    file.write(archive({{"a/data.pkl", "\x80\2}."}}));
+    CHECK_THROWS_WITH_AS(io::load(file.path(), t), doctest::Contains("has no tensor that can be read"),
+                         io_error);
+  }
   // Many names of one storage: no more than 64 times the bytes of the file.
   const memory_file file;
   std::string pickle =

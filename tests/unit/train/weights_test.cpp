@@ -223,7 +223,9 @@ TEST_CASE("other floating types, a prefix, several files with an index: what io:
                              doctest::Contains(": load_weights(path, run, {.convert = true}) converts"),
                              io_error);
       CHECK_THROWS_WITH_AS(load_weights(index, run, {.convert = true}),
-                           doctest::Contains("tensor t0.weight is missing"), io_error);
+                           doctest::Contains("tensor t0.weight is missing, model.t0.weight is there: "
+                                             "load_weights(path, run, {.prefix = \"model.\"})"),
+                           io_error);
       load_weights(index, run, {.convert = true, .prefix = "model."});
       CHECK(run.has(m, false));
     });

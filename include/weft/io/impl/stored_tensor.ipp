@@ -32,11 +32,31 @@ WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name,
                     cure});
 }
 
-WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& name,
-                                const std::map<std::string, std::string>& others) {
-  const auto other = others.find(name);
-  refuse<io_error>(
-      {"weft: ", path, ": tensor ", name, " ", other == others.end() ? "is missing" : other->second});
+/// "a, b, c and 9 others".
+inline std::string some_of(const std::set<std::string>& names) {
+  std::string text;
+  std::size_t count = 0;
+  for (auto n = names.begin(); n != names.end() && count < 3; ++n, ++count) text += (count ? ", " : "") + *n;
+  return text + (names.size() > count ? " and " + std::to_string(names.size() - count) + " others" : "");
+}
+
+/// The shortest name that ends with `key` after a prefix that ends with a dot, or is empty; null for none.
+inline const std::string* find_prefixed(const std::set<std::string>& names, const std::string& key) {
+  const std::string* found = nullptr;
+  for (const std::string& n : names)
+    if ((n == key || n.ends_with("." + key)) && (!found || n.size() < found->size())) found = &n;
+  return found;
+}
+
+WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& prefix, const std::string& key,
+                                const std::map<std::string, std::string>& others,
+                                const std::set<std::string>& names, const char* call) {
+  const std::string name = prefix + key, what = "weft: " + path + ": tensor " + name + " ";
+  if (const auto other = others.find(name); other != others.end()) refuse<io_error>({what, other->second});
+  if (const std::string* const found = find_prefixed(names, key))
+    refuse<io_error>({what, "is missing, ", *found, " is there: ", call, "{.prefix = \"",
+                      found->substr(0, found->size() - key.size()), "\"})"});
+  refuse<io_error>({what, "is missing, ", names.empty() ? "there are none" : "there are " + some_of(names)});
 }
 
 WEFT_DEFINE void check(const save_options& options) {

@@ -49,6 +49,23 @@ inline stored_tensors read_indexed(const std::string& path, const name_filter& w
   return all;
 }
 
+/// The names of the tensors of a file.
+inline std::set<std::string> names_in(const std::string& path) {
+  std::set<std::string> names;
+  read_tensors(path, [&](const std::string& name) { return names.insert(name), false; });
+  return names;
+}
+
+/// For a file in which `key` is not found.
+[[noreturn, gnu::cold]] inline void refuse_missing(const std::string& path, const std::string& key,
+                                                   const stored_tensors& file, const load_options& options) {
+  const bool is_npy = file.tensors.contains("");
+  const std::set<std::string> names = is_npy ? std::set<std::string>{""} : names_in(path);
+  if (names.contains(""))
+    refuse<io_error>({"weft: ", path, ": has one tensor without a name: load(path, tensor)"});
+  refuse_missing(path, options.prefix, key, file.others, names, "load(path, tensors, ");
+}
+
 }  // namespace detail
 
 WEFT_DEFINE file_format format_of(const std::string& path) {
@@ -103,9 +120,7 @@ WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, loa
   for (const auto& [key, t] : tensors) {
     const std::string name = options.prefix + key;
     const auto found = file.tensors.find(name);
-    if (found == file.tensors.end() && file.tensors.contains(""))
-      refuse<io_error>({"weft: ", path, ": has one tensor without a name: load(path, tensor)"});
-    if (found == file.tensors.end()) detail::refuse_missing(path, name, file.others);
+    if (found == file.tensors.end()) detail::refuse_missing(path, key, file, options);
     auto other = detail::conversion(path, name, found->second, {t->type, t->whole()}, options);
     values.push_back(other ? &conversions.emplace_back(std::move(*other)) : &found->second);
     require_restorable(path, name, *values.back(), *t);
@@ -130,8 +145,13 @@ WEFT_DEFINE stored_tensor load_tensor(const std::string& path, const tensor_spec
                                       const load_options& options) {
   stored_tensors file = read_tensors(path);
   const auto found = file.tensors.find("");
+  if (const auto other = file.others.find(""); other != file.others.end())
+    refuse<io_error>({"weft: ", path, ": the tensor ", other->second});
+  if (found == file.tensors.end() && file.tensors.empty())
+    refuse<io_error>({"weft: ", path, ": has no tensor that can be read"});
   if (found == file.tensors.end())
-    refuse<io_error>({"weft: ", path, ": has tensors with names: load(path, {{\"name\", x.state()}})"});
+    refuse<io_error>({"weft: ", path, ": has tensors with names: load(path, {{\"",
+                      file.tensors.begin()->first, "\", x.state()}})"});
   if (auto other = conversion(path, "", found->second, wanted, options)) return std::move(*other);
   if (found->second.type != wanted.type || !weft::detail::includes(wanted.extents, found->second.extents))
     refuse_tensor(path, "", found->second, wanted);

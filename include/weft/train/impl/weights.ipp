@@ -26,6 +26,19 @@ WEFT_DEFINE std::deque<weight_file> weight_files(const std::string& path,
   return files;
 }
 
+/// The names of the tensors at `path`.
+inline std::set<std::string> names_of_weights(const std::string& path, const std::deque<weight_file>& files) {
+  std::set<std::string> names;
+  const auto put = [&](const std::string& name) { return names.insert(name), false; };
+  if (path.ends_with(".json")) io::indexed_files(path, put);
+  else
+    for (const io::tensor_entry& t :
+         io::parse_safetensors_header(io::safetensors_beginning(files[0].file), files[0].file.size(), path)
+             .tensors)
+      put(t.name);
+  return names;
+}
+
 WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path,
                                                          const std::deque<weight_file>& files,
                                                          const std::vector<held_tensor>& held,
@@ -48,7 +61,9 @@ WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path
   for (const held_tensor& t : held) {
     const std::string name = options.prefix + t.name;
     const auto found = places.find(name);
-    if (found == places.end()) io::detail::refuse_missing(path, name, others);
+    if (found == places.end())
+      io::detail::refuse_missing(path, options.prefix, t.name, others, names_of_weights(path, files),
+                                 "load_weights(path, run, ");
     const auto& [file, at, form] = found->second;
     const shape rows = parallel::in_rows(form.extents);
     const bool same_shape = rows == parallel::in_rows(t.whole.extents),
