@@ -69,6 +69,28 @@ loader<samples> part_of(const samples& data, int rank, int ranks) {
 }
 // [/share]
 
+// [moving]
+/// Moves `average` towards `model`, by a part of the difference. Integers, as the number of batches that a
+/// batch norm has seen, are copied.
+template <class Model>
+void move(const Model& average, const Model& model, float part) {
+  const auto kept = state_dict(average), latest = state_dict(model);
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    visit_type(kept[i].second->type, [&]<class T>(T) {
+      auto old = flat_view<T>(kept[i].second), now = flat_view<T>(latest[i].second);
+      if constexpr (is_floating(dtype_of<T>)) update(old, old * (1 - part) + now * part);
+      else update(old, now);
+    });
+}
+// [/moving]
+
+struct normalized_mlp {
+  linear<4, 16> hidden;
+  batch_normalization<16> norm;
+  linear<16, 1> output;
+  auto operator()(expression auto x) const { return output(relu(norm(hidden(x)))); }
+};
+
 int main() {
   const std::filesystem::path at = std::filesystem::temp_directory_path() / "weft_cookbook_training";
   std::filesystem::create_directories(at);
@@ -147,12 +169,23 @@ int main() {
   // [average]
   // The moving average of the weights, which is often better than the last ones.
   auto average = clone(model);
-  const auto kept = state_dict(average), latest = state_dict(model);
-  for (std::size_t i = 0; i < kept.size(); ++i) {      // after each step
-    auto old = flat_view<float>(kept[i].second), now = flat_view<float>(latest[i].second);
-    update(old, old * 0.99f + now * 0.01f);
+  for (auto [x, y] : batches) {
+    tape steps;
+    steps.backward(steps.eval(mse_loss(model(x), y)));
+    optimizer.step(model);
+    move(average, model, 0.01f);
   }
   // [/average]
+  normalized_mlp normalized;
+  const auto averaged = clone(normalized);
+  adamw other;
+  for (auto [x, y] : batches) {
+    tape steps;
+    steps.backward(steps.eval(mse_loss(normalized(x), y)));
+    other.step(normalized);
+    move(averaged, normalized, 0.01f);
+  }
+  if (averaged.norm.num_batches_tracked.item() != normalized.norm.num_batches_tracked.item()) return 1;
 
   section("bf16_file");
   // [bf16_file]
