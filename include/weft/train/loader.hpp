@@ -167,13 +167,15 @@ class loader {
     loader* of_;
     std::optional<batch> now_{};
   };
-  /// Throws usage_error if ranks or micro-batches share steps that take more samples than a pass has: no step
-  /// of any pass would be complete.
+  /// A pass of which nothing is left but what is omitted has ended: this begins the next one. Throws
+  /// usage_error if ranks or micro-batches share steps that take more samples than a pass has: no step of any
+  /// pass would be complete.
   iterator begin() {
     if (is_shared() && samples() < step_samples())
       refuse<usage_error>({"weft: loader: the dataset has ", samples(), " samples, a step of ",
                            options_.share.batches(), " batches of ", options_.batch, " takes ",
                            step_samples(), ": a pass has no whole step"});
+    skip_incomplete_step();
     started_at_ = at_.step;
     return iterator(this);
   }
@@ -248,11 +250,14 @@ class loader {
     return {at.step + step_samples(), 0};
   }
 
-  /// Skips an incomplete last step if it is to be omitted; returns whether the pass that began last has
-  /// ended.
-  bool pass_ends() {
+  /// Skips the last step of a pass if it is incomplete and to be omitted.
+  void skip_incomplete_step() {
     if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < step_samples())
       at_.step += left_of_pass(at_);
+  }
+  /// Whether the pass that began last has ended.
+  bool pass_ends() {
+    skip_incomplete_step();
     return at_.step > started_at_ && at_.step / samples() > started_at_ / samples();
   }
 

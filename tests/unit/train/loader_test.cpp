@@ -101,6 +101,25 @@ TEST_CASE("drop_last leaves out a smaller batch, next runs over the end of a pas
     for (auto [x, y] : batches) count += static_cast<int>(y.extent(0));
     CHECK(count == 8);
   }
+  const loader_options options[] = {
+      {.batch = 4, .drop_last = true}, {.batch = 5}, {.batch = 2, .share = {.rank = 0, .ranks = 2}}};
+  for (const loader_options& o : options)  // left at the last whole batch
+    for (bool sought : {false, true}) {
+      loader left(numbers{}, o);
+      int seen = 0;
+      if (sought) left.seek(o.batch == 5 ? 10 : 8);
+      else
+        for (auto [x, y] : left)
+          if (++seen == 2) break;
+      for (int pass = 0; pass < 2; ++pass) {
+        seen = 0;
+        for (auto [x, y] : left) {
+          if (seen == 0) CHECK(y(0) == 0);
+          ++seen;
+        }
+        CHECK(seen == 2);
+      }
+    }
   loader stream(numbers{}, {.batch = 4});
   stream.next();
   stream.next();
