@@ -61,14 +61,15 @@ struct checkpoint_options {
 template <class Run>
 class checkpointer {
  public:
-  /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if `keep` is
-  /// less than 1, or a run that is to be saved is not `exact`, io_error on all ranks if another job holds the
-  /// folder or it cannot be used.
+  /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if the
+  /// path is empty, `keep` is less than 1, or a run that is to be saved is not `exact`, io_error on all ranks
+  /// if another job holds the folder or it cannot be used.
   checkpointer(std::string folder, Run& run, checkpoint_options o = {})
       : folder_(std::move(folder), *o.calls),
         run_(&run),
         options_(o),
         exceptions_(std::uncaught_exceptions()) {
+    if (folder_.path().empty()) throw usage_error("weft: checkpointer: the path of the folder is empty");
     if (o.keep < 1)
       throw usage_error("weft: " + folder_.path() + ": keep is " + std::to_string(o.keep) +
                         ", at least 1 is needed");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -41,13 +42,9 @@ class checkpoint_restorer {
                      ", this run has " + optimizer);
     const checkpoint_contents contents = read_contents(from_, index, static_cast<int>(index.shards.size()));
     const std::vector<held_tensor> held = run_->held_tensors();
-    std::map<std::string_view, const held_tensor*> model;
+    tensors_of_model model;
     for (const held_tensor& t : held) model[t.name] = &t;
-    std::size_t of_model = 0;
-    for (const auto& [key, t] : contents.tensors()) of_model += key.starts_with("model.");
-    if (of_model != model.size())
-      throw io_error("weft: " + from_ + ": is of another model: it has " + std::to_string(of_model) +
-                     " parameters and buffers, this one has " + std::to_string(model.size()));
+    require_same_number(contents, model);
     run_->optimizer().state.clear();
     for (const auto& [key, t] : contents.tensors()) {
       const key_parts k = parts_of(key);
@@ -64,6 +61,25 @@ class checkpoint_restorer {
   }
 
  private:
+  using tensors_of_model = std::map<std::string_view, const held_tensor*>;
+
+  /// Throws io_error, with the first name that only one of them has, if the checkpoint has more or fewer
+  /// parameters and buffers than the model.
+  void require_same_number(const checkpoint_contents& contents, const tensors_of_model& model) const {
+    std::set<std::string_view> names;
+    for (const auto& [key, t] : contents.tensors())
+      if (key.starts_with("model.")) names.insert(std::string_view(key).substr(6));
+    if (names.size() == model.size()) return;
+    std::string difference;
+    for (const std::string_view name : names)
+      if (difference.empty() && !model.contains(name)) difference = "this one has no " + std::string(name);
+    for (const auto& [name, of] : model)
+      if (difference.empty() && !names.contains(name)) difference = "it has no " + std::string(name);
+    throw io_error("weft: " + from_ + ": is of another model: it has " + std::to_string(names.size()) +
+                   " parameters and buffers, this one has " + std::to_string(model.size()) + ": " +
+                   difference);
+  }
+
   /// The key of a tensor of the checkpoint: "model.NAME" or "optimizer.KIND.NAME".
   struct key_parts {
     std::string_view kind, name;  // `kind` of optimizer state; empty for the model

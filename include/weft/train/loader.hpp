@@ -212,9 +212,15 @@ class loader {
                         std::to_string(o.batch) + " samples on each of " + std::to_string(s.ranks) +
                         " ranks are more than 2^53 samples a step");
     check_extents(data, o.batch, std::make_index_sequence<count>{});
-    if (data.size() < 1 || (o.drop_last && data.size() < o.batch))
-      throw usage_error("weft: loader: the dataset has " + std::to_string(data.size()) + " samples");
-    return data.size();
+    const index_t samples = data.size();
+    if (samples < 1)
+      throw usage_error("weft: loader: the dataset has " + std::to_string(samples) + " samples");
+    if (o.drop_last && samples < o.batch)
+      throw usage_error("weft: loader: the dataset has " + std::to_string(samples) +
+                        " samples, fewer than a batch of " + std::to_string(o.batch) +
+                        ", and drop_last omits smaller batches: .batch = " + std::to_string(samples) +
+                        ", or .drop_last = false");
+    return samples;
   }
 
   /// Throws shape_error unless samples have extents that fit the fields, and a batch of them into 63 bits.

@@ -55,6 +55,9 @@ TEST_CASE("a file is read, what is none is named at once") {
     CHECK((has(said, std::string("is ") + name + ", not a file") || has(said, "No such file")));
     fs::remove(f / "x");
   }
+  CHECK(failure([] { io::input_file(""); }) == "weft: the path of a file to be read is empty");
+  CHECK(failure([] { io::replace_file(io::system_calls(), "", {"x"}); }) ==
+        "weft: the path of a file to be written is empty");
   std::ofstream(f / "x") << "0123456789";
   const io::input_file in(f / "x");
   char four[4];

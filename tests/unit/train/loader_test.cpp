@@ -166,7 +166,10 @@ TEST_CASE("what a dataset throws on another thread arrives; bad options are refu
   CHECK_THROWS_WITH_AS(batches.next(), "sample 5", io_error);
   CHECK_THROWS_AS(loader(numbers{}, {.batch = 0}), usage_error);
   CHECK_THROWS_AS(loader(numbers{.count = 0}, {}), usage_error);
-  CHECK_THROWS_AS(loader(numbers{}, {.batch = 11, .drop_last = true}), usage_error);
+  CHECK_THROWS_WITH_AS(loader(numbers{}, {.batch = 11, .drop_last = true}),
+                       "weft: loader: the dataset has 10 samples, fewer than a batch of 11, and drop_last "
+                       "omits smaller batches: .batch = 10, or .drop_last = false",
+                       usage_error);
 }
 
 TEST_CASE("positions and sizes that nothing could count are refused") {
@@ -304,6 +307,12 @@ TEST_CASE("text: all files of a folder, or an error that names what cannot be re
     return std::string(bytes.begin(), bytes.end());
   };
   CHECK(text() == "helloworldworld");
+  fs::create_directories(at / "d" / "empty");
+  CHECK_THROWS_WITH_AS(read_text({(at / "d").string()}),
+                       doctest::Contains((at / "d").string().append(": has no text").c_str()), usage_error);
+  CHECK_THROWS_WITH_AS(read_text({}), doctest::Contains("read_text: no path is given"), usage_error);
+  CHECK_THROWS_WITH_AS(read_text({""}), doctest::Contains("the path of a file to be read is empty"),
+                       io_error);
   const auto refused = [&](const fs::path& entry, const std::string& words) {
     CHECK_THROWS_WITH_AS(text(), doctest::Contains((entry.string() + words).c_str()), io_error);
     fs::remove_all(entry);

@@ -32,6 +32,7 @@ WEFT_DEFINE const char* kind_other_than_file(mode_t mode) {
 
 WEFT_DEFINE input_file::input_file(std::string path)
     : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+  if (path_.empty()) throw io_error("weft: the path of a file to be read is empty");
   struct stat is{};
   if (file_.number() < 0 || ::fstat(file_.number(), &is) != 0) fail_at(path_, "cannot be opened");
   if (const char* other = kind_other_than_file(is.st_mode))
@@ -143,6 +144,7 @@ WEFT_DEFINE void replacement_file::finish() {
 }
 
 WEFT_DEFINE std::string replacement_file::cleared(file_calls& calls, const std::string& path) {
+  if (path.empty()) throw io_error("weft: the path of a file to be written is empty");
   struct stat is{};
   if (::lstat(path.c_str(), &is) == 0)
     if (const char* other = kind_other_than_file(is.st_mode))

@@ -46,7 +46,11 @@ WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>&
     bytes.resize(before + static_cast<std::size_t>(in.size()));
     in.read(0, reinterpret_cast<char*>(bytes.data()) + before, bytes.size() - before);
   }
-  if (bytes.empty()) throw usage_error("weft: the data is empty");
+  if (bytes.empty()) {
+    std::string all;
+    for (const std::string& path : paths) all += (all.empty() ? "" : ", ") + path;
+    throw usage_error("weft: read_text: " + (all.empty() ? "no path is given" : all + ": has no text"));
+  }
   return bytes;
 }
 
