@@ -16,8 +16,9 @@ class line_log {
  public:
   /// Discards all lines.
   line_log() = default;
-  /// Opens a file, a terminal, a device, or a FIFO that has a reader; truncates a file unless `append`.
-  /// Throws io_error if it cannot be opened for writing.
+  /// Opens a file, a terminal, a device, or a FIFO that has a reader; truncates a file unless `append`. After
+  /// a last line without an end, as a crash leaves it, the first line begins a new one. Throws io_error if it
+  /// cannot be opened for writing.
   line_log(std::string path, bool append);
 
   /// Writes `text` and a newline. Throws io_error if that fails; a file is then truncated to what it held.
@@ -26,6 +27,7 @@ class line_log {
  private:
   std::string path_;
   descriptor file_;
+  bool is_in_line_ = false;  // the file does not end with a newline
 };
 
 }  // namespace weft

@@ -156,6 +156,17 @@ TEST_CASE("a log: lines whole or not, errors named") {
   CHECK(io::input_file(f / "log").text() == "one\ntwo\nthree\n");
   line_log(f / "log", false).line("four");
   CHECK(io::input_file(f / "log").text() == "four\n");
+  std::ofstream(f / "log", std::ios::app) << "torn";  // by a crash
+  {
+    line_log log(f / "log", true);
+    CHECK(io::input_file(f / "log").text() == "four\ntorn");
+    log.line("five");
+    log.line("six");
+  }
+  CHECK(io::input_file(f / "log").text() == "four\ntorn\nfive\nsix\n");
+  line_log(f / "log", false).line("four");
+  CHECK(io::input_file(f / "log").text() == "four\n");
+  CHECK(failure([] { line_log("", true); }) == "weft: line_log: the path is empty");
   CHECK(has(failure([&] { line_log("/dev/full", true).line("x"); }),
             "/dev/full: a line cannot be written: No space left on device"));
   CHECK(has(failure([&] { line_log(f.path.string(), true); }), "cannot be written: Is a directory"));
