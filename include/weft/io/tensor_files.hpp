@@ -57,6 +57,14 @@ void save(const std::string&, const M&, save_options = {}) {
 /// tensor is null.
 void load(const std::string& path, const named_tensors& tensors, load_options options = {});
 
+/// Compile-time error: what is loaded is named tensors.
+template <class M>
+  requires(!weft::detail::is_leaf<M> && !std::is_convertible_v<M, named_tensors>)
+void load(const std::string&, const M&, load_options = {}) {
+  static_assert(weft::detail::unsupported<M>,
+                "weft: load: named tensors, or one tensor: load(path, state_dict(model))");
+}
+
 namespace detail {
 /// Writes a tensor to a .npy file.
 void save_tensor(const std::string& path, const std::shared_ptr<tensor_state>& t,

@@ -56,10 +56,23 @@ struct checkpoint_options {
   io::file_calls* calls = &io::system_calls();   // replaced in tests; must outlive the checkpointer
 };
 
+namespace detail {
+template <class Run>
+concept saveable_run = requires(Run& run) {
+  run.held_tensors();
+  run.ranks();
+  run.optimizer();
+};
+}  // namespace detail
+
 /// Saves and loads the state of a bound run. Collective: all ranks construct it and call the same functions
 /// in the same order.
 template <class Run>
 class checkpointer {
+  static_assert(detail::saveable_run<Run>,
+                "weft: checkpointer: a bound run: auto run = bind<plan>(model, optimizer); "
+                "checkpointer saves(folder, run)");
+
  public:
   /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if the
   /// path is empty, `keep` is less than 1, or a run that is to be saved is not `exact`, io_error on all ranks
@@ -409,5 +422,10 @@ class checkpointer {
   std::shared_ptr<saving> saving_;
   std::future<void> written_, writing_;  // the part of this rank; on rank 0 the whole checkpoint
 };
+
+/// Compile-time error: a model and its optimizer are bound first.
+template <class Model, class Optimizer>
+  requires(!std::is_convertible_v<Optimizer, checkpoint_options>)
+checkpointer(std::string, Model&, Optimizer&, checkpoint_options = {}) -> checkpointer<Model>;
 
 }  // namespace weft

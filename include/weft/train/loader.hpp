@@ -64,6 +64,20 @@ concept dataset = requires(const D& d) {
   requires detail::samples_are_static<typename D::fields> || detail::says_extents<D>;
 };
 
+namespace detail {
+/// Compile-time error: D is no dataset.
+template <class D>
+struct no_dataset {
+  static_assert(unsupported<D>,
+                "weft: loader: a dataset is a struct with `fields`, a tuple of the tensor types of a batch, "
+                "index_t size() const, and void read(index_t i, T* to...) const, which writes sample i");
+  using fields = std::tuple<>;
+  no_dataset(const D&) {}
+  index_t size() const { return 0; }
+  void read(index_t) const {}
+};
+}  // namespace detail
+
 /// The batches of a step that belong to a rank, if ranks and micro-batches share a step. A step consists of
 /// ranks * micro_batches consecutive batches; see bound_run::micro_batch for their assignment.
 struct loader_share {
@@ -332,5 +346,10 @@ class loader {
   index_t started_at_ = 0;
   std::unique_ptr<read_ahead<request>> ahead_;
 };
+
+/// Compile-time error: what is no dataset.
+template <class D>
+  requires(!dataset<D>)
+loader(const D&, loader_options, const device& = default_device()) -> loader<detail::no_dataset<D>>;
 
 }  // namespace weft
