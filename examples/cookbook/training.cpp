@@ -196,6 +196,33 @@ int main() {
   std::cout << (eval(difference).item() < 0.01f) << '\n';
   // [/bf16_file]
 
+  section("optimizer_file");
+  // [optimizer_file]
+  // Without bind: the state of an optimizer is named tensors, KIND.PARAMETER, beside the number of its steps.
+  const auto trained = full<std::int64_t>(extents<>{}, optimizer.steps);
+  io::named_tensors saved = optimizer.state.tensors();
+  saved.push_back({"steps", trained.state()});
+  io::save("optimizer.safetensors", saved);
+  io::save("model.safetensors", state_dict(model));
+
+  mlp resumed;
+  io::load("model.safetensors", state_dict(resumed));
+  adamw resuming{.lr = optimizer.lr};  // settings are those of the program
+  for (const auto& [name, stored] : io::read_tensors("optimizer.safetensors").tensors) {
+    const auto t = make_state(default_device(), stored.extents, stored.type);
+    io::restore("optimizer.safetensors", name, stored, *t);
+    if (name == "steps") resuming.steps = tensor<std::int64_t, extents<>>(t).item();
+    else resuming.state.set(name.substr(0, name.find('.')), name.substr(name.find('.') + 1), t);
+  }
+  // [/optimizer_file]
+  auto continue_training = [&](const mlp& of, adamw& by) {
+    tape steps;
+    steps.backward(steps.eval(mean(square(of(ones<float>(extents<2, 4>{}))))));
+    by.step(of);
+    return of.hidden.weight.to_vector();
+  };
+  std::cout << (continue_training(resumed, resuming) == continue_training(model, optimizer)) << '\n';
+
   section("numpy");
   // [numpy]
   auto table = from<float>(extents<2, 3>{}, {1, 2, 3, 4, 5, 6});

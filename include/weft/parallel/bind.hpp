@@ -243,8 +243,9 @@ template <class Plan>
 concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides_experts<Plan>;
 
 /// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
-/// the name of the first. All ranks must pass the same model: throws usage_error if names, types or shapes of
-/// parameters or buffers differ. The model, the optimizer and the communicator must outlive the run.
+/// the name of the first. Throws value_error, naming the parameter, if one is not f32. All ranks must pass
+/// the same model: throws usage_error if names, types or shapes of parameters or buffers differ. The model,
+/// the optimizer and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
