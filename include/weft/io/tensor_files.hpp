@@ -3,9 +3,9 @@
 //
 //   io::save("model.safetensors", state_dict(model));
 //   io::load("model.pt", state_dict(model));              // torch.save(model.state_dict(), "model.pt")
-//   io::load("model.safetensors.index.json", state_dict(model));    // in several files beside it, or .pt
-//   files io::save("x.npy", x);                                 // numpy.load("x.npy") auto y =
-//   io::load<float, extents<dyn, 3>>("y.npy");   // numpy.save("y.npy", y)
+//   io::load("model.safetensors.index.json", state_dict(model));    // in several files beside it, or .bin
+//   io::save("x.npy", x);                                 // numpy.load("x.npy")
+//   auto y = io::load<float, extents<dyn, 3>>("y.npy");   // numpy.save("y.npy", y)
 //
 // The name of a file says how it is written, its content how it is read. Files are replaced atomically
 // (replace_file in files.hpp).

@@ -165,7 +165,8 @@ struct tripled : op::rule<1> {
   static constexpr native_code code{.cpu = &on_cpu,
                                     .text = R"(
         long i = item / in0_extent(1), j = item % in0_extent(1);
-        out0_store(i * out0_stride(0) + j * out0_stride(1), 3 * in0_load(i * in0_stride(0) + j * in0_stride(1)));
+        in0_t x = in0_load(i * in0_stride(0) + j * in0_stride(1));
+        out0_store(i * out0_stride(0) + j * out0_stride(1), 3 * x);
       )",
                                     .any_result_strides = true};
   template <class Dims>
