@@ -69,6 +69,30 @@ struct vae {
 };
 // [/vae]
 
+// [unet]
+template <index_t In, index_t Out>
+struct two_convolutions {
+  convolution2d<In, Out, 3, conv_options{.padding = 1}> first;
+  convolution2d<Out, Out, 3, conv_options{.padding = 1}> second;
+  auto operator()(expression auto x) const { return relu(second(relu(first(x)))); }
+};
+
+/// Images [B, 1, 16, 16] -> a logit for each pixel. Each level is a statement.
+struct unet {
+  two_convolutions<1, 8> down;
+  two_convolutions<8, 16> middle;
+  two_convolutions<24, 8> up;
+  convolution2d<8, 1, 1> head;
+
+  auto operator()(auto& steps, expression auto x) const {
+    auto skip = steps.eval(down(x));                              // [B, 8, 16, 16]
+    auto low = steps.eval(middle(max_pool2d<2>(skip)));           // [B, 16, 8, 8]
+    auto high = steps.eval(up(concat<1>(upsample_nearest<2>(low), skip)));
+    return steps.eval(head(high));
+  }
+};
+// [/unet]
+
 int main() {
   section("cnn");
   {
@@ -186,5 +210,35 @@ int main() {
     auto picture = eval(sigmoid(model.decode(randn<float>(extents<1, 8>{}, {.seed = 7}))));
     std::cout << std::boolalpha << (last < first / 2) << ' ' << to_string(picture.extents()) << '\n';
     // [/train_vae]
+  }
+
+  section("unet");
+  {
+    // [train_unet]
+    // Noisy images of squares; the pixels of the square are to be found.
+    const index_t side = 16;
+    auto place = rand<float>(extents<dyn, 2>{32, 2});
+    auto mask = generate<float>(extents<dyn, 1, 16, 16>{32, 1, side, side}, [&](index_t i) {
+      const index_t n = i / (side * side);
+      const double down = static_cast<double>(i / side % side) - 10 * place(n, 0);
+      const double across = static_cast<double>(i % side) - 10 * place(n, 1);
+      return down >= 0 && down < 6 && across >= 0 && across < 6 ? 1.0f : 0.0f;
+    });
+    auto x = eval(mask + randn_like(mask, {.seed = 1}) * 0.3f);
+
+    unet model;
+    initialize(model, 1);
+    adamw optimizer{.lr = 1e-2};
+    for (int step = 0; step < 120; ++step) {
+      tape steps;                                                 // or tape steps(run), after bind
+      auto loss = steps.eval(bce_with_logits(model(steps, x), mask));
+      steps.backward(loss);
+      optimizer.step(model);
+    }
+    tape steps;
+    no_grad inference(steps);                                     // nothing is recorded
+    auto found = eval(mean(cast<float>((model(steps, x) > 0.0f) == (mask > 0.5f)))).item();
+    std::cout << (found > 0.95f ? "found" : "not found") << '\n';
+    // [/train_unet]
   }
 }
