@@ -224,7 +224,9 @@ WEFT_DEFINE index_t data_parallel_hooks::parameter_bytes() const {
 
 WEFT_DEFINE void data_parallel_hooks::check(const std::string& name, const tensor_state& p) {
   if (p.type != dtype::f32)
-    refuse<value_error>({"weft: bind: parameter ", name, " is ", name_of(p.type), ", not f32"});
+    refuse<value_error>(
+        {"weft: bind: parameter ", name, " is ", name_of(p.type),
+         ", not f32: precision::bf16 and f16 are for f32 parameters; others are trained without bind"});
 }
 
 WEFT_DEFINE void data_parallel_hooks::take(int u) {
