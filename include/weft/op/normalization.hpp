@@ -26,13 +26,21 @@ struct of_rows : composed<1> {
   }
 };
 
+/// The compile-time error for `apply<op::softmax, attr<...>>` without a dim of the operand.
+template <bool Holds, class... Extents>
+struct along_dim_law {
+  static_assert(Holds, "weft: softmax, log_softmax, normalize: attr<dim> must name a dim of the operand");
+};
+
 /// Base of formulas along a dim, v0.
 struct along_dim : composed<1> {
   static constexpr bool in_floats = true;
+  template <bool Holds, class... Extents>
+  using law = along_dim_law<Holds, Extents...>;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    return {0 <= at[0] && at[0] < s.order, {floating(operands[0].type), s}};
+    return {at.count == 1 && 0 <= at[0] && at[0] < s.order, {floating(operands[0].type), s}};
   }
 };
 

@@ -84,7 +84,7 @@ class tensor : public expression_base {
                   "gradient would be lost: begin with auto h = steps.eval(h0)");
   }
 
-  /// False of a handle that refers to no tensor: every other member throws usage_error then.
+  /// False of a handle that refers to no tensor: every other member throws value_error then.
   bool defined() const { return state_ != nullptr; }
   /// What handles of the same elements share.
   const std::shared_ptr<tensor_state>& state() const {
