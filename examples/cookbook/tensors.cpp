@@ -49,9 +49,9 @@ int main() {
   // [reductions]
   auto deviation = stddev(t, dims<0>);  // as torch.std; stddev<0>(t, dims<0>) as numpy.std
   auto norm = vector_norm(t);
-  auto any = amax(t > 7.0f);                         // of bool: or
-  auto all = amin(t > 0.0f);                         // of bool: and
-  std::cout << eval(deviation) << '\n' << eval(norm) << '\n' << eval(any) << ' ' << eval(all) << '\n';
+  auto some = any(t > 7.0f);
+  auto every = all(t > 0.0f);
+  std::cout << eval(deviation) << '\n' << eval(norm) << '\n' << eval(some) << ' ' << eval(every) << '\n';
   // [/reductions]
 
   section("random");
