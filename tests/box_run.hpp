@@ -128,6 +128,9 @@ class box_run {
   optimizer_type& optimizer() { return optimizer_; }
   const loss_scaler& scaler() const { return scaler_; }
   void set_scaler(const loss_scaler& s) { scaler_ = s; }
+  const context::random_state& randomness() const { return random_; }
+  void set_randomness(const context::random_state& r) { random_ = r; }
+  void begin_step(std::uint64_t step) { random_ = {random_.seed, step, 0}; }
   std::vector<held_tensor> held_tensors() const { return held_; }
   void before_update(std::function<void()>) {}  // nothing is changed
   void reload() {}
@@ -165,6 +168,7 @@ class box_run {
   parallel_options options_{.timeout = std::chrono::seconds(60)};
   optimizer_type optimizer_;
   loss_scaler scaler_;
+  context::random_state random_;
   std::vector<held_tensor> held_;
 };
 

@@ -259,7 +259,7 @@ TEST_CASE("random numbers go on where they were, also in loops that begin no ste
     };
     on_ranks(n, 9, resumed, load);
     CHECK(resumed == straight);
-    on_ranks(n + 1, 9, elsewhere, [&](with_dropout& model, auto& run) {  // other numbers, those of step 3
+    on_ranks(n + 1, 9, elsewhere, [&](with_dropout&, auto& run) {  // other numbers, those of step 3
       REQUIRE(checkpointer(f.name(), run, {.read_only = true}).load());
       const auto drawn = run.randomness();
       run.begin_step(3);
