@@ -139,28 +139,27 @@ template <class O>
   requires requires { O::saved_as; }
 inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 
-/// Updates a parameter if it has a gradient, and then drops the gradient. A parameter kept on another device
-/// is moved to that of its gradient for the update, and is then not left to `together`.
+/// Updates a parameter if it has a gradient, and drops the gradient, unless the update fails. A parameter
+/// kept on another device is moved to that of its gradient for the update, and is then not left to
+/// `together`.
 template <element T, class O>
 void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale& scale, context& c,
                       runtime::joint_launch& together) {
-  const std::shared_ptr<tensor_state> grad = p->grad;
-  if (grad && p->extents.size() > 0) {
-    const device home = p->where;
-    const bool moves = !(home == grad->where) || o.state.is_kept_elsewhere();
+  const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
+  if (!grad || p->extents.size() == 0) return;
+  const device home = p->where;
+  const bool moves = !(home == grad->where) || o.state.is_kept_elsewhere();
+  try {
     move_to(*p, grad->where);
-    try {
-      o.update(parameter_update<T>(name, p, grad, scale, o.state, c,
-                                   assigns_once<O> && !moves ? &together : nullptr));
-    } catch (...) {
-      move_to(*p, home);
-      throw;
-    }
-    p->grad.reset();
+    o.update(parameter_update<T>(name, p, grad, scale, o.state, c,
+                                 assigns_once<O> && !moves ? &together : nullptr));
+  } catch (...) {
     move_to(*p, home);
-    o.state.updated();
+    p->grad = grad;  // where it was
+    throw;
   }
-  p->grad.reset();
+  move_to(*p, home);
+  o.state.updated();
 }
 
 /// Throws device_error if a gradient is on another device than the context, which computes the updates.

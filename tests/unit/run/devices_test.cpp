@@ -174,7 +174,6 @@ TEST_CASE("random numbers after a recomputation that failed") {
     tape steps(c);
     const auto y = steps.eval(loss());
     const auto before = c.randomness();
-    d.memory().empty_cache();
     scarce.allow(allowed);
     bool failed = false;
     try {
@@ -238,6 +237,45 @@ TEST_CASE("an optimizer step that fails is completed by the next") {
     o.step(m, 1, c);
     CHECK(elements(m) == elements(whole));
   }
+}
+
+TEST_CASE("a parameter kept on another device than its gradient: a step that fails, and the next") {
+  scarce_device scarce;
+  context c(scarce.handle);
+  const auto parameter_of = [](const device& where) {
+    parameter<extents<3>> p(full<float>(extents<3>{}, 2).to(where));
+    return std::tuple{p};
+  };
+  const auto set_gradient = [&](auto& model) {
+    std::get<0>(model).state()->grad = full<float>(extents<3>{}, 0.5f, scarce.handle).state();
+  };
+  auto whole = parameter_of(scarce.handle);
+  adamw reference;
+  set_gradient(whole);
+  reference.step(whole, 1, c);
+  int failures = 0;
+  for (bool failed = true; failed; failures += failed) {
+    auto kept = parameter_of(default_device());
+    const auto& p = std::get<0>(kept);
+    adamw o;
+    set_gradient(kept);
+    scarce.allow(failures);
+    failed = false;
+    try {
+      o.step(kept, 1, c);
+    } catch (const out_of_memory_error&) { failed = true; }
+    scarce.allow_all();
+    CHECK(p.state()->where == default_device());
+    if (failed) {
+      CHECK(p.grad().state()->where == scarce.handle);
+      CHECK(p.to_vector() == std::vector<float>(3, 2));
+      o.step(kept, 1, c);
+    }
+    CHECK(o.steps == 1);
+    CHECK(!p.grad().defined());
+    CHECK(p.to_vector() == std::get<0>(whole).to_vector());
+  }
+  CHECK(failures > 0);
 }
 
 namespace {
