@@ -361,7 +361,7 @@ class checkpointer {
     try {
       for (const auto& [key, stored] : copy_.tensors)
         copy_.metadata[key] +=
-            detail::text_of_sums(io::block_sums({stored.bytes.data(), stored.bytes.size()}));
+            detail::hex_text_of(io::block_sums({stored.bytes.data(), stored.bytes.size()}));
       folder_.begin(index.id.name);
       io::detail::as_safetensors(
           copy_, [&](const io::file_parts& all) { folder_.write_shard(index.id.name, part(), all); });

@@ -52,14 +52,14 @@ std::string text_of(const io::json_value& object, const char* key, const std::st
 /// The member `key` of an object, 16 hexadecimal digits.
 std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path);
 
-/// A space and 16 digits for each sum.
-inline std::string text_of_sums(const std::vector<std::uint64_t>& sums) {
+/// A space and 16 hexadecimal digits for each number.
+inline std::string hex_text_of(const std::vector<std::uint64_t>& numbers) {
   std::string t;
-  for (const std::uint64_t sum : sums) t += " " + hex_of(sum);
+  for (const std::uint64_t n : numbers) t += " " + hex_of(n);
   return t;
 }
-/// The sums of `text_of_sums`; none if it is not such a text.
-std::optional<std::vector<std::uint64_t>> sums_in(std::string_view text);
+/// The numbers of `hex_text_of`; none if it is not such a text.
+std::optional<std::vector<std::uint64_t>> hex_numbers_in(std::string_view text);
 
 /// Identifies the checkpoint to which a file belongs. A run starts from newly initialised parameters; an
 /// attempt is one process group working on it.
@@ -111,7 +111,7 @@ struct piece_note {
   shape offset, whole;
   std::vector<std::uint64_t> sums;
 
-  std::string text() const { return text_of(offset) + "/" + text_of(whole) + text_of_sums(sums); }
+  std::string text() const { return text_of(offset) + "/" + text_of(whole) + hex_text_of(sums); }
   static std::optional<piece_note> parsed(std::string_view text);
 
  private:

@@ -23,15 +23,15 @@ WEFT_DEFINE std::optional<std::uint64_t> parse_hex(std::string_view text) {
   return n;
 }
 
-WEFT_DEFINE std::optional<std::vector<std::uint64_t>> sums_in(std::string_view text) {
+WEFT_DEFINE std::optional<std::vector<std::uint64_t>> hex_numbers_in(std::string_view text) {
   if (text.size() % 17) return {};
-  std::vector<std::uint64_t> sums;
+  std::vector<std::uint64_t> numbers;
   for (; !text.empty(); text.remove_prefix(17)) {
-    const auto sum = parse_hex(text.substr(1, 16));
-    if (text[0] != ' ' || !sum) return {};
-    sums.push_back(*sum);
+    const auto n = parse_hex(text.substr(1, 16));
+    if (text[0] != ' ' || !n) return {};
+    numbers.push_back(*n);
   }
-  return sums;
+  return numbers;
 }
 
 WEFT_DEFINE std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most) {
@@ -102,7 +102,7 @@ WEFT_DEFINE std::string checkpoint_index::text() const {
                   number("optimizer_steps", optimizer_steps) + number("loss_scale_log2", loss_scale_log2) +
                   number("growth_tracker", growth_tracker);
   if (!optimizer.empty()) t += ", \"optimizer\": " + io::json_string(optimizer);
-  if (!random.empty()) t += ", \"random\": " + io::json_string(text_of_sums(random));
+  if (!random.empty()) t += ", \"random\": " + io::json_string(hex_text_of(random));
   t += ", \"shards\": [";
   for (std::size_t p = 0; p < shards.size(); ++p)
     t += std::string(p ? ", " : "") + "{\"bytes\": " + std::to_string(shards[p].bytes) +
@@ -129,7 +129,7 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   i.growth_tracker = number_of(root, "growth_tracker", path);
   if (root.find("optimizer")) i.optimizer = text_of(root, "optimizer", path);
   if (root.find("random")) {
-    auto numbers = sums_in(text_of(root, "random", path));
+    auto numbers = hex_numbers_in(text_of(root, "random", path));
     if (!numbers) throw io_error("weft: " + path + ": random is no list of numbers");
     i.random = std::move(*numbers);
   }
@@ -161,7 +161,7 @@ WEFT_DEFINE std::optional<piece_note> piece_note::parsed(std::string_view text) 
   const auto offset = numbers_in(text.substr(0, slash)),
              whole = numbers_in(text.substr(slash + 1, space - slash - 1));
   if (!offset || !whole || offset->order != whole->order) return {};
-  auto sums = sums_in(text.substr(space));
+  auto sums = hex_numbers_in(text.substr(space));
   if (!sums) return {};
   return piece_note{*offset, *whole, std::move(*sums)};
 }
