@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include <weft/base/philox.hpp>
@@ -347,9 +348,9 @@ class loader {
   std::unique_ptr<read_ahead<request>> ahead_;
 };
 
-/// Compile-time error: what is no dataset.
+/// Compile-time error: what is no dataset. (enable_if: clang forms the type before it checks constraints.)
 template <class D>
-  requires(!dataset<D>)
-loader(const D&, loader_options, const device& = default_device()) -> loader<detail::no_dataset<D>>;
+loader(const D&, loader_options, const device& = default_device())
+    -> loader<std::enable_if_t<!dataset<D>, detail::no_dataset<D>>>;
 
 }  // namespace weft
