@@ -9,16 +9,15 @@
 //   };
 #pragma once
 
-#include <charconv>
 #include <concepts>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <weft/base/number.hpp>
 #include <weft/device/device.hpp>
 
 namespace weft {
@@ -63,11 +62,8 @@ struct host {
 [[gnu::cold]] inline int local_rank_of_process() {
   for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"})
     if (const char* const text = std::getenv(name)) {
-      int number = -1;
-      const char* const end = text + std::strlen(text);
-      const auto [read, bad] = std::from_chars(text, end, number);
-      if (bad != std::errc() || read != end || number < 0)
-        throw usage_error(std::string("weft: ") + name + "=" + text + ": expected a number, 0 or more");
+      const int number = detail::parse_number<int>(text).value_or(-1);
+      if (number < 0) refuse<usage_error>({"weft: ", name, "=", text, ": expected a number, 0 or more"});
       return number;
     }
   return 0;

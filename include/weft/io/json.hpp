@@ -9,7 +9,6 @@
 // in the keys of one object), memory at most six times the text.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/base/number.hpp>
 #include <weft/io/json_parser.hpp>
 
 namespace weft::io {
@@ -33,11 +33,8 @@ class json_value {
   std::size_t size() const;
   /// The number if it is an integer that fits into 64 bits, written without fraction and exponent.
   std::optional<std::int64_t> integer() const {
-    std::int64_t n = 0;
-    const std::string_view t = text();
-    const auto r = std::from_chars(t.data(), t.data() + t.size(), n);
-    if (kind() != json_kind::number || r.ec != std::errc() || r.ptr != t.data() + t.size()) return {};
-    return n;
+    if (kind() != json_kind::number) return {};
+    return weft::detail::parse_number<std::int64_t>(text());
   }
   /// The member `key` of an object; none if there is no such member or this is not an object. Linear in the
   /// members.

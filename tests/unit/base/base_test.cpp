@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
 
 #include <weft/base/dtype.hpp>
+#include <weft/base/number.hpp>
 #include <weft/base/philox.hpp>
 #include <weft/base/reflect.hpp>
 #include <weft/base/sequence.hpp>
@@ -112,4 +114,14 @@ TEST_CASE("messages: parts of every kind, numbers to their limits") {
   CHECK(detail::joined({shape{2, {3, dyn}}, " and ", shape{}}) == "[3, ?] and []");
   CHECK(detail::joined({}).empty());
   CHECK_THROWS_WITH_AS(refuse<shape_error>({"weft: dim ", 1}), "weft: dim 1", shape_error);
+}
+
+TEST_CASE("parse_number: all of a text, or none") {
+  using weft::detail::parse_number;
+  CHECK(parse_number<int>("-12") == -12);
+  CHECK(parse_number<double>("0.5") == 0.5);
+  CHECK(parse_number<std::uint64_t>("18446744073709551615") == std::numeric_limits<std::uint64_t>::max());
+  for (const char* text : {"", " 1", "1 ", "+1", "0x1", "1.0", "2147483648", "-"})
+    CHECK_FALSE(parse_number<int>(text).has_value());
+  CHECK_FALSE(parse_number<std::uint64_t>("-1").has_value());
 }

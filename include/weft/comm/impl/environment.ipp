@@ -2,9 +2,8 @@
 // Definitions of <weft/comm/environment.hpp>.
 #pragma once
 
-#include <charconv>
-
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/comm/environment.hpp>
 
 namespace weft {
@@ -12,15 +11,12 @@ namespace detail {
 
 WEFT_DEFINE int variable_as_int(const variable_lookup& look_up, const char* name, int low, int high) {
   const char* text = look_up(name);
-  const std::string value = text ? text : "";
-  int n = 0;
-  const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), n);
-  if (value.empty())
-    throw usage_error(std::string("weft: ") + name + " is not set, but other variables of a launcher are");
-  if (bad != std::errc() || end != value.data() + value.size() || n < low || n > high)
-    throw usage_error(std::string("weft: ") + name + "=" + value + ": expected a number from " +
-                      std::to_string(low) + " to " + std::to_string(high));
-  return n;
+  if (!text || !*text)
+    refuse<usage_error>({"weft: ", name, " is not set, but other variables of a launcher are"});
+  const std::optional<int> n = parse_number<int>(text);
+  if (!n || *n < low || *n > high)
+    refuse<usage_error>({"weft: ", name, "=", text, ": expected a number from ", low, " to ", high});
+  return *n;
 }
 
 }  // namespace detail

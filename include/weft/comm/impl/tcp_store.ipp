@@ -2,11 +2,11 @@
 // Definitions of <weft/comm/tcp_store.hpp>.
 #pragma once
 
-#include <charconv>
 #include <thread>
 
 #include <weft/base/config.hpp>
 #include <weft/base/deadline.hpp>
+#include <weft/base/number.hpp>
 #include <weft/comm/tcp_store.hpp>
 
 namespace weft {
@@ -82,10 +82,9 @@ WEFT_DEFINE tcp_store::answer tcp_store::ask(detail::frame_writer& r, std::optio
 }
 
 WEFT_DEFINE std::int64_t tcp_store::number_in(const answer& a) {
-  std::int64_t n = 0;
-  const char* const end = a.value.data() + a.value.size();
-  if (std::from_chars(a.value.data(), end, n).ptr != end) lose("answers what is no number");
-  return n;
+  const auto n = detail::parse_number<std::int64_t>(a.value);
+  if (!n) lose("answers what is no number");
+  return *n;
 }
 
 WEFT_DEFINE void tcp_store::lose(const std::string& why) {

@@ -2,12 +2,12 @@
 // Definitions of <weft/device/memory_options.hpp>.
 #pragma once
 
-#include <charconv>
 #include <cstdlib>
 #include <string>
 
 #include <weft/base/config.hpp>
 #include <weft/base/error.hpp>
+#include <weft/base/number.hpp>
 #include <weft/device/memory_options.hpp>
 
 namespace weft {
@@ -22,11 +22,9 @@ namespace detail {
 
 template <class T>
 T memory_number(std::string_view entry, std::string_view text, T least, T most, const char* range) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most))
-    refuse_memory_option(entry, range);
-  return value;
+  const std::optional<T> value = parse_number<T>(text);
+  if (!value || !(*value >= least && *value <= most)) refuse_memory_option(entry, range);
+  return *value;
 }
 
 }  // namespace detail

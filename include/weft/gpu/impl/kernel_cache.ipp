@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/base/xxh64.hpp>
 #include <weft/gpu/kernel_cache.hpp>
 
@@ -127,10 +127,7 @@ WEFT_DEFINE std::uint64_t kernel_cache::default_bytes() {
   std::uint64_t bytes = std::uint64_t{1} << 30;
   const char* const set = std::getenv("WEFT_KERNEL_CACHE_BYTES");
   if (!set || !*set) return bytes;
-  const char* const end = set + std::strlen(set);
-  std::uint64_t chosen = 0;
-  if (const auto [last, error] = std::from_chars(set, end, chosen); error == std::errc() && last == end)
-    return chosen;
+  if (const auto chosen = weft::detail::parse_number<std::uint64_t>(set)) return *chosen;
   detail::say_once(std::string("weft: WEFT_KERNEL_CACHE_BYTES=") + set +
                    " is not a number of bytes: " + std::to_string(bytes) + " is used");
   return bytes;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/gpu/open.hpp>
 
 namespace weft {
@@ -43,9 +43,8 @@ WEFT_DEFINE device open_device(const std::string& name, const device_options& o,
   device_options chosen = o;
   bool known = colon == name.size();
   if (!known) {
-    const char *const begin = name.data() + colon + 1, *const end = name.data() + name.size();
-    const auto [last, error] = std::from_chars(begin, end, chosen.device);
-    known = begin != end && last == end && error == std::errc() && chosen.device >= 0;
+    chosen.device = detail::parse_number<int>(std::string_view(name).substr(colon + 1)).value_or(-1);
+    known = chosen.device >= 0;
   }
   std::vector<device> opened;
   if (known)

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/parallel/mesh_text.hpp>
 
 namespace weft {
@@ -25,12 +25,10 @@ WEFT_DEFINE mesh_sizes mesh_from_text(std::string_view text) {
                                           [&](mesh_axis a) { return name == name_of(a); });
     if (axis == std::end(mesh_axes) || name.size() == part.size())
       refuse(shown + " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, ep, tp, as in pp=2,dp=4");
-    const bool is_auto = part.substr(name.size() + 1) == "auto";
-    int size = 0;
-    const char* const stop = part.data() + part.size();
-    const auto [last, status] = std::from_chars(part.data() + name.size() + 1, stop, size);
-    if (!is_auto && (status != std::errc() || last != stop || size < 1))
-      refuse(shown + " must have a size of 1 or more, or auto");
+    const std::string_view written = part.substr(name.size() + 1);
+    const bool is_auto = written == "auto";
+    const int size = is_auto ? 0 : detail::parse_number<int>(written).value_or(0);
+    if (!is_auto && size < 1) refuse(shown + " must have a size of 1 or more, or auto");
     if (is_auto && sizes.ranks() == 0) refuse("only one axis can be auto");
     if (std::exchange(given[static_cast<int>(*axis)], true))
       refuse("the axis " + std::string(name) + " is given twice");

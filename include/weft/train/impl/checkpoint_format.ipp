@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/train/checkpoint_format.hpp>
 
 namespace weft {
@@ -35,12 +36,8 @@ WEFT_DEFINE std::optional<std::vector<std::uint64_t>> hex_numbers_in(std::string
 }
 
 WEFT_DEFINE std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most) {
-  std::int64_t n = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || n < 0 || n > most ||
-      std::to_string(n) != text)
-    return {};
-  return n;
+  const auto n = parse_number<std::int64_t>(text);
+  return n && *n >= 0 && *n <= most && std::to_string(*n) == text ? n : std::nullopt;
 }
 
 WEFT_DEFINE std::optional<checkpoint_name> checkpoint_name::parsed(std::string_view text) {

@@ -2,9 +2,8 @@
 // Definitions of <weft/parallel/schedule/named.hpp>.
 #pragma once
 
-#include <charconv>
-
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/parallel/schedule/named.hpp>
 
 namespace weft {
@@ -18,9 +17,8 @@ WEFT_DEFINE schedule schedule_named(std::string_view name, int stages, int micro
   const bool takes_chunks = base == "interleaved" || base == "breadth-first";
   int chunks = 1;
   if (base.size() != name.size()) {
-    const char* const end = name.data() + name.size();
-    const auto [stop, status] = std::from_chars(name.data() + base.size() + 1, end, chunks);
-    if (!takes_chunks || status != std::errc{} || stop != end || chunks < 1)
+    chunks = weft::detail::parse_number<int>(name.substr(base.size() + 1)).value_or(0);
+    if (!takes_chunks || chunks < 1)
       refuse("only interleaved and breadth-first take a number, of chunks on a stage, as in interleaved:2");
   } else if (takes_chunks) {
     refuse("needs the number of chunks on a stage, as in interleaved:2");
