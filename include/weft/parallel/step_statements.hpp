@@ -53,11 +53,9 @@ class statements_of final : public step_statements {
       : run_(run), loss_(loss), made_(static_cast<std::size_t>(micro_batches)) {}
 
   index_t visit(index_t j, block_range at, const stage_events& events) override {
-    const context::random_state now = run_.randomness();
+    const context::randomness_scope unchanged(run_, run_.randomness());
     tape_type unused(run_);
-    const index_t blocks = walk(unused, j, at, events).blocks;
-    run_.set_randomness(now);
-    return blocks;
+    return walk(unused, j, at, events).blocks;
   }
   recorded_chunk record(index_t j, block_range mine, const stage_events& events) override {
     const auto tape = std::make_shared<tape_type>(run_);

@@ -91,6 +91,20 @@ class context {
     step_ = r.step;
     programs_ = r.programs;
   }
+  /// Sets the random state, and restores the one before when it ends.
+  class randomness_scope {
+   public:
+    randomness_scope(context& c, const random_state& r) : of_(c), before_(c.randomness()) {
+      c.set_randomness(r);
+    }
+    randomness_scope(const randomness_scope&) = delete;
+    randomness_scope& operator=(const randomness_scope&) = delete;
+    ~randomness_scope() { of_.set_randomness(before_); }
+
+   private:
+    context& of_;
+    random_state before_;
+  };
 
   /// Number of backward passes so far; a step without one is reported as a mistake.
   std::uint64_t backward_passes() const { return backward_passes_; }

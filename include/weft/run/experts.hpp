@@ -178,7 +178,7 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
   const context::random_state before = c.randomness();
   for (index_t n = 0; n < way->own_experts(); ++n) {
     const index_t e = way->first_expert() + n;
-    c.set_randomness(randomness_of(before, e));
+    const context::randomness_scope of_expert(c, randomness_of(before, e));
     const auto y = evaluator.eval(experts[static_cast<std::size_t>(e)](
         std::remove_const_t<decltype(rows)>(parts[static_cast<std::size_t>(n)])));
     static_assert(std::is_same_v<typename decltype(y)::value_type, T>,

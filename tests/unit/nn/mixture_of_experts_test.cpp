@@ -324,8 +324,12 @@ TEST_CASE("mistakes are named") {
                        value_error);
   using narrowing = mixture_of_experts<4, linear<4, 3>>;
   const auto narrow = narrowing::create(4, 2, {.per_row = 2}, [] { return linear<4, 3>(); });
-  CHECK_THROWS_WITH_AS(eval(narrow(random_tokens(5))), "weft: experts: expert 0 makes [5, 3] of [5, 4]",
+  context c;
+  c.begin_step(3);
+  const std::uint64_t step = c.randomness().step;
+  CHECK_THROWS_WITH_AS(eval(narrow(random_tokens(5)), c), "weft: experts: expert 0 makes [5, 3] of [5, 4]",
                        shape_error);
+  CHECK(c.randomness().step == step);  // and not that of an expert
   auto moe = small(3, {.per_row = 2});
   moe.experts.pop_back();
   CHECK_THROWS_WITH_AS(eval(moe(random_tokens(2))),

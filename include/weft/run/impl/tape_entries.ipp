@@ -372,12 +372,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
 template <class Unused>
 void basic_tape_entries<Unused>::recompute(entry& n) {
   const record_function range("recompute");
-  const struct draws_again {
-    context& c;
-    context::random_state now = c.randomness();
-    ~draws_again() { c.set_randomness(now); }
-  } drawn{*context_};
-  context_->set_randomness(n.randomness);
+  const context::randomness_scope as_before(*context_, n.randomness);
   tensor_list outputs;
   runtime::execute(*context_, *n.forward, n.leaves, n.numbers, n.symbols, outputs,
                    why(runtime::pass::recompute));
