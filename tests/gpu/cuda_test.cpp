@@ -200,7 +200,7 @@ TEST_CASE(
   const auto job = [](const device& d) {
     context c(d);
     // exp is kept in scratch memory between the sum and the division
-    const auto y = eval(softmax(randn<float>(extents<dyn, dyn>{6, 5000}, {.seed = 1}, d)), c);
+    const auto y = eval(softmax(randn<float>(extents<dyn, dyn>{6, 9000}, {.seed = 1}, d)), c);
     return d.memory().figures();
   };
   const device d = nvidia();
@@ -208,14 +208,14 @@ TEST_CASE(
   const long before = fake_cuda::calls("cuMemAlloc");
   const memory_figures used = job(d);
   CHECK(used.peak == forecast);
-  CHECK(used.peak >= 3 * 6 * 5000 * 4);  // operand, result, and as much again
+  CHECK(used.peak >= 3 * 6 * 9000 * 4);  // operand, result, and as much again
   CHECK(fake_cuda::calls("cuMemAlloc") - before == static_cast<long>(used.requests));
 
   const device full = nvidia();
   { const buffer cached = full.allocate(1 << 22); }
   context c(full);
-  const auto x = randn<float>(extents<dyn, dyn>{6, 5000}, {.seed = 1}, full);
-  { const auto y = zeros<float>(extents<dyn, dyn>{6, 5000}, full); }  // the result gets its memory
+  const auto x = randn<float>(extents<dyn, dyn>{6, 9000}, {.seed = 1}, full);
+  { const auto y = zeros<float>(extents<dyn, dyn>{6, 9000}, full); }  // the result gets its memory
   fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 1);
   CHECK_NOTHROW(eval(softmax(x), c));
   CHECK(full.memory().figures().reserved < 1 << 22);
@@ -225,6 +225,15 @@ TEST_CASE(
   wide.args.extent[0] = 1 << 20;
   wide.args.extent[1] = 1 << 16;
   CHECK(row_groups(wide).groups == 128);
+  CHECK(row_groups(wide).items == 1024);
+  CHECK(row_groups(wide, 700).items == 512);
+  wide.args.extent[1] = 8192;
+  CHECK(row_groups(wide).items == 256);
+  CHECK(row_groups(wide).scratch_bytes == 0);
+  CHECK_FALSE(row_groups(wide, 128).in_registers);
+  wide.args.extent[1] = 2048;
+  CHECK(row_groups(wide).items == 64);
+  wide.args.extent[1] = 1 << 16;
   CHECK(row_groups(wide).scratch_bytes == row_groups::most_scratch);
   wide.args.extent[1] = 1 << 27;
   CHECK(row_groups(wide).groups == 1);

@@ -35,6 +35,7 @@ extern "C" { void (*fake_barrier)(); }
 struct fake_axis { unsigned x; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
+#define __launch_bounds__(threads)
 #define threadIdx fake_axis{fake_place.item}
 #define blockDim fake_axis{fake_place.items}
 #define blockIdx fake_axis{fake_place.group}

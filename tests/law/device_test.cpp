@@ -333,7 +333,8 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
                                       {130, 64},
                                       {8300, 12},
                                       {9, 1600},
-                                      {70, 2100}}) {
+                                      {70, 2100},
+                                      {11, 8193}}) {
     CAPTURE(rows);
     CAPTURE(columns);
     const auto leaves = [&](const device& d) {
@@ -370,6 +371,26 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
           return values{gradient_of(x), gradient_of(b)};
         },
         {oracle::value(of_soft), oracle::value(sum(of_soft, dims<0>))}, 1e-5);
+  }
+}
+
+TEST_CASE("rows of groups of 64 items, of 256 and of more, in registers and not") {
+  for (const index_t n : {2048, 2049, 8192, 8193, 20011}) {
+    CAPTURE(n);
+    const auto all = [n](const device& d, auto f) {
+      const auto x = randn<float>(extents<dyn, dyn>{5, n}, {.seed = 6}, d);
+      const auto label = generate<std::int32_t>(extents<dyn>{5}, [n](index_t i) { return i * i % n; }, d);
+      return values{f(softmax(x)), f(softmax(cast<bfloat16>(x))), f(amax(x, dims<1>)), f(sum(x * x, dims<1>)),
+                    f(cross_entropy<reduction_kind::none>(x, label))};
+    };
+    std::vector<expectation> expected;
+    for (const auto& v : all(default_device(), [](const auto& e) { return oracle::value(e); }))
+      expected.push_back(v);
+    check_everywhere(
+        [&](context& c, const device& d) {
+          return all(d, [&](const auto& e) { return oracle::read(eval(e, c)); });
+        },
+        expected, 1e-5);
   }
 }
 

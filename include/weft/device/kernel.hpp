@@ -131,21 +131,30 @@ struct column_blocks {
 
 /// How such devices compute a kernel of rows: each group computes one row, or block of rows, at a time. Its
 /// items keep their elements of scratch rows, and their sums of columns, in registers while a row has few
-/// elements. Otherwise a group needs 8 bytes of scratch memory for each element of each scratch row, and
-/// fewer groups than the device has places for run where that would exceed `most_scratch` bytes.
+/// elements for each of 64 items, or of 256. Otherwise a group needs 8 bytes of scratch memory for each
+/// element of each scratch row, and fewer groups than the device has places for run where that would exceed
+/// `most_scratch` bytes; it has as many items as it can, so that few rows are under way and a row that is
+/// read again is still in a cache. `threads`: the most items that a group of the device can have.
 struct row_groups {
-  static constexpr int items = 64;  // of a group
+  static constexpr int least_items = 64, most_items = 1024;  // of a group
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
   static constexpr index_t most_elements = 32, most_registers = 128;  // of an item
+  int items = least_items;
   index_t groups = 0, scratch_bytes = 0;
-  bool in_registers;
-  explicit row_groups(const kernel_call& call)
+  bool in_registers = false;
+  explicit row_groups(const kernel_call& call, int threads = most_items)
       : groups(call.column_folds > 0 ? column_blocks(call).blocks : std::min(call.args.rows(), most)) {
-    const index_t elements = (call.args.row_size() + items - 1) / items;
-    in_registers =
-        elements <= most_elements && elements * (call.scratch_rows + call.column_folds) <= most_registers;
+    const auto fits = [&](int n) {
+      const index_t elements = (call.args.row_size() + n - 1) / n;
+      return elements <= most_elements &&
+             elements * (call.scratch_rows + call.column_folds) <= most_registers;
+    };
+    constexpr int more_items = 4 * least_items;
+    if (!fits(items) && threads >= more_items && fits(more_items)) items = more_items;
+    in_registers = fits(items);
     if (in_registers) return;
+    while (2 * items <= std::min(threads, most_items)) items *= 2;
     const index_t of_group = std::max<index_t>(call.args.row_size(), 1) * 8 * call.scratch_rows;
     if (of_group > 0) groups = std::min(groups, std::max<index_t>(most_scratch / of_group, 1));
     scratch_bytes = groups * of_group;

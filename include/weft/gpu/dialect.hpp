@@ -3,7 +3,8 @@
 //
 // Kernel sources are C with these macros for what the two languages name differently: KERNEL, FUNCTION,
 // GLOBAL (pointers to device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID, GLOBAL_ID, their
-// counts, and BARRIER. CUDA alone has OF_LANE_ACROSS(x, bits), the x of the item whose number differs in
+// counts, BARRIER, and AWAIT(x), which stands where elements that were read before are needed, so that CUDA's
+// compiler does not put off reading to where each is used. CUDA alone has OF_LANE_ACROSS(x, bits), the x of the item whose number differs in
 // these bits, for groups of whole warps of 32. Indices are `long`, which has 64 bits in both. Both languages
 // have the types uint2, uint4 and float4, and _Pragma("unroll").
 #pragma once
@@ -13,7 +14,7 @@
 namespace weft::gpu {
 
 /// Work items per group, in every kernel that does not say otherwise.
-inline constexpr int group_size = row_groups::items;
+inline constexpr int group_size = row_groups::least_items;
 
 /// The dialect's definitions in OpenCL C.
 inline constexpr const char* opencl_dialect = R"(
@@ -35,6 +36,7 @@ inline constexpr const char* opencl_dialect = R"(
 #define FLOAT_OF_BITS(x) as_float((uint)(x))
 #define DOUBLE_OF_BITS(x) as_double((ulong)(x))
 #define BITS_OF_FLOAT(x) as_uint(x)
+#define AWAIT(x)
 )";
 
 /// The dialect's definitions in CUDA C++.
@@ -43,7 +45,7 @@ inline constexpr const char* cuda_dialect = R"(
 #if __CUDA_ARCH__ >= 800
 #define HAS_CONVERSIONS 1
 #endif
-#define KERNEL extern "C" __global__ void
+#define KERNEL extern "C" __global__ void __launch_bounds__(GROUP_SIZE > 256 ? GROUP_SIZE : 256)
 #define FUNCTION static __device__
 #define GLOBAL
 #define SHARED
@@ -63,6 +65,27 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
+#ifdef __CUDA_ARCH__
+#define DEFINE_AWAIT(T, letter) \
+  FUNCTION void await(T& x) { asm volatile("" : "+" letter(x)); }
+DEFINE_AWAIT(ushort, "h")
+DEFINE_AWAIT(int, "r")
+DEFINE_AWAIT(uint, "r")
+DEFINE_AWAIT(long, "l")
+DEFINE_AWAIT(ulong, "l")
+DEFINE_AWAIT(float, "f")
+DEFINE_AWAIT(double, "d")
+FUNCTION void await(uchar& x) {
+  ushort wide = x;
+  await(wide);
+  x = (uchar)wide;
+}
+FUNCTION void await(uint2& x) { asm volatile("" : "+r"(x.x), "+r"(x.y)); }
+FUNCTION void await(uint4& x) { asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)); }
+#define AWAIT(x) await(x)
+#else
+#define AWAIT(x)
+#endif
 )";
 
 /// Functions in the dialect for both: conversion of storage types, reductions over a group, random bits
@@ -137,22 +160,44 @@ DEFINE_TRUNCATIONS(f64)
 #define LARGER(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define SMALLER(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
 #define SUM(a, b) ((a) + (b))
-/* x of all items of a group, halves of which are combined, then halves of these, down to one. */
+/* x of all items of a group, halves of which are combined, then halves of these, down to one; of whole warps
+   first that of each, then these. */
 #if defined OF_LANE_ACROSS && GROUP_SIZE % 32 == 0
 #define DEFINE_FOLD(name, T, combine)                          \
   FUNCTION T name(T x, SHARED T* shared) {                     \
-    for (int s = GROUP_SIZE / 2; s > 0; s /= 2) {              \
-      T other;                                                 \
-      if (s < 32) other = OF_LANE_ACROSS(x, s);                \
-      else {                                                   \
-        shared[LOCAL_ID] = x;                                  \
-        BARRIER;                                               \
-        other = shared[LOCAL_ID ^ s];                          \
-        BARRIER;                                               \
-      }                                                        \
+    for (int s = 16; s > 0; s /= 2) {                          \
+      const T other = OF_LANE_ACROSS(x, s);                    \
+      x = LOCAL_ID & s ? combine(other, x) : combine(x, other); \
+    }                                                          \
+    if (GROUP_SIZE == 32) return x;                            \
+    if (LOCAL_ID % 32 == 0) shared[LOCAL_ID / 32] = x;         \
+    BARRIER;                                                   \
+    x = shared[LOCAL_ID % (GROUP_SIZE / 32)];                  \
+    BARRIER;                                                   \
+    for (int s = GROUP_SIZE / 64; s > 0; s /= 2) {             \
+      const T other = OF_LANE_ACROSS(x, s);                    \
       x = LOCAL_ID & s ? combine(other, x) : combine(x, other); \
     }                                                          \
     return x;                                                  \
+  }
+#elif GROUP_SIZE % 32 == 0
+#define DEFINE_FOLD(name, T, combine)                          \
+  FUNCTION T name(T x, SHARED T* shared) {                     \
+    shared[LOCAL_ID] = x;                                      \
+    BARRIER;                                                   \
+    for (int s = 16; s > 0; s /= 2) {                          \
+      if (LOCAL_ID % 32 < s)                                   \
+        shared[LOCAL_ID] = combine(shared[LOCAL_ID], shared[LOCAL_ID + s]); \
+      BARRIER;                                                 \
+    }                                                          \
+    for (int s = GROUP_SIZE / 64; s > 0; s /= 2) {             \
+      if (LOCAL_ID < s)                                        \
+        shared[LOCAL_ID * 32] = combine(shared[LOCAL_ID * 32], shared[(LOCAL_ID + s) * 32]); \
+      BARRIER;                                                 \
+    }                                                          \
+    T y = shared[0];                                           \
+    BARRIER;                                                   \
+    return y;                                                  \
   }
 #else
 #define DEFINE_FOLD(name, T, combine)                          \

@@ -204,7 +204,7 @@ class jit_backend : public backend {
     index_t folded = 1, blocks = 1, groups = 0;
   };
   /// The texts of a call, in order. One with no groups is not launched.
-  static std::array<part, 2> parts_of(const kernel_call& call);
+  std::array<part, 2> parts_of(const kernel_call& call) const;
   void queue(const kernel_call& call, const part& by);
   static std::string key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form);
   static index_t address_of(const void* pointer) {
@@ -224,8 +224,8 @@ class jit_backend : public backend {
     const kernel_call* call;
     part by;
   };
-  /// The launches for these calls, one after the other.
-  static std::array<std::vector<one_of_joint>, 2> waves_of(std::span<const kernel_call* const> calls);
+  /// The launches for these calls, one after the other. Those of groups of another size are launched alone.
+  std::vector<std::vector<one_of_joint>> waves_of(std::span<const kernel_call* const> calls) const;
   static joint_launch joint_launch_of(const std::vector<one_of_joint>& calls);
   void queue(const std::vector<one_of_joint>& calls);
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text, int threads = group_size);

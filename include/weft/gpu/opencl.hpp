@@ -87,7 +87,7 @@ class opencl_backend : public jit_backend {
   void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
            index_t groups) override;
 
-  group_limits limits() const override;
+  group_limits limits() const override { return limits_; }
   void wait() override { check(cl_.clFinish(queue_), "clFinish"); }
 
   void read(void* to, const void* from, std::size_t bytes) override;
@@ -113,6 +113,8 @@ class opencl_backend : public jit_backend {
 
   static constexpr const char* build_options = "-cl-std=CL1.2";
 
+  [[gnu::cold]] group_limits limits_of_device() const;
+
   static void check(cl_int code, const char* function) {
     if (code != CL_SUCCESS) refuse(code, function);
   }
@@ -127,6 +129,7 @@ class opencl_backend : public jit_backend {
 
   opencl_functions cl_;
   cl_device_id device_ = nullptr;
+  group_limits limits_;
   cl_context context_ = nullptr;
   cl_command_queue queue_ = nullptr;
   mutable std::mutex objects_mutex_;

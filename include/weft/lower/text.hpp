@@ -34,6 +34,7 @@ struct text_form {
   bool aligned = true;        // they can be read and written at once
   index_t row_size = 0;       // 0: a parameter
   int pieces = 0;             // of a row, `width` elements for each item of a group; 0: any number
+  int items = row_groups::least_items;  // of a group
 };
 
 /// Number of the pointers of a kernel, of which the last may be scratch memory.
@@ -129,6 +130,15 @@ class text_writer {
   bool in_registers() const { return form_.pieces > 0; }
   [[gnu::cold]] void declare_registers(const std::string& name, const char* type);
   [[gnu::cold]] void declare_row();
+  /// Writes what a row begins with: its numbers, and elements of the first sweep, are all read before the
+  /// first of them is waited for.
+  [[gnu::cold]] void begin_row();
+  /// Whether load number `i` is done for all pieces of a row before the sweep begins: unless this kernel has
+  /// stored there before.
+  bool is_loaded_ahead(std::size_t i) const;
+  /// Writes these loads of the first sweep after instruction `i`: before groups fold what the one before it
+  /// computes.
+  [[gnu::cold]] void load_ahead(std::size_t i);
   [[gnu::cold]] std::string own_element(const std::string& registers) const {
     return registers + "[" + (form_.width > 1 ? "k * " + std::to_string(form_.width) + " + j" : "k") + "]";
   }
@@ -164,6 +174,10 @@ class text_writer {
   [[gnu::cold]] static std::string moved_type(int bytes);
   [[gnu::cold]] void write_list(std::size_t i);
   [[gnu::cold]] void write_moves(std::size_t i, bool to_memory);
+  bool moves_at_once(std::size_t i) const;
+  [[gnu::cold]] int moves_of(std::size_t i) const;
+  /// The part of the list that move number `move` moves.
+  [[gnu::cold]] std::string own_move(std::size_t i, int move) const;
   static bool in_scratch(const instruction& w) { return w.op == spill || w.op == reload; }
   bool reads_list(std::size_t i) const {
     const instruction w = at(i);
@@ -220,12 +234,13 @@ namespace detail {
 /// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
 /// and steps between rows. Addresses only decide whether elements are moved at once, so that the order of
 /// sums does not depend on where operands are. Items that keep sums of columns in registers compute fewer at
-/// once if that leaves fewer registers empty.
-[[gnu::cold]] void set_width(const kernel_call& call, text_form& form);
+/// once if that leaves fewer registers empty. `groups`: those of a kernel of rows, else null.
+[[gnu::cold]] void set_width(const kernel_call& call, const row_groups* groups, text_form& form);
 }  // namespace detail
 
-/// The text_form of a call; its number of scalars is determined from the instructions.
-text_form text_form_of(const kernel_call& call);
+/// The text_form of a call; its number of scalars is determined from the instructions. `threads`: the most
+/// items that a group of the device can have.
+text_form text_form_of(const kernel_call& call, int threads = row_groups::most_items);
 
 /// The source text of a kernel: a struct PARAMS and the function weft_kernel.
 [[gnu::cold]] inline std::string kernel_text(std::span<const std::uint64_t> instructions,

@@ -13,22 +13,24 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_call& call) {
+WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_call& call) const {
   const index_t items = call.args.rows() * call.args.row_size();
-  part first{lower::text_form_of(call)}, second;
+  const int threads = limits().threads;
+  part first{lower::text_form_of(call, threads)}, second;
   const index_t width = first.form.width;
   if (call.column_folds > 0) {
     first.folded = call.args.folded_rows();
     first.blocks = column_blocks(call).blocks;
   }
   const bool by_rows = call.division == kernel_division::rows;
-  first.groups = by_rows ? row_groups(call).groups : groups_for(items * first.blocks / width);
+  first.groups = by_rows ? row_groups(call, threads).groups : groups_for(items * first.blocks / width);
   if (call.column_folds > 0 && (by_rows || first.blocks > 1)) {
     second = first;
     second.form.division = kernel_division::columns;
     second.form.width = 1;
     second.form.joins_blocks = true;
     second.form.pieces = 0;
+    second.form.items = group_size;
     second.groups = groups_for(items * (group_size / column_blocks::joined_columns));
   }
   return {first, second};
@@ -36,31 +38,35 @@ WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_
 
 WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> kernels) {
   const std::lock_guard lock(mutex_);
-  std::map<std::string, std::string> sources;
-  const auto want = [&](std::string key, const auto& text) {
+  struct wanted_source {
+    std::string text;
+    int threads;
+  };
+  std::map<std::string, wanted_source> sources;
+  const auto want = [&](std::string key, int threads, const auto& text) {
     if (!kernels_.contains(key) && !sources.contains(key))
-      sources.emplace(std::move(key), source_of(text(), group_size));
+      sources.emplace(std::move(key), wanted_source{source_of(text(), threads), threads});
   };
   for (std::size_t first = 0, end = 0; first < kernels.size(); first = end) {
     for (end = first + 1; end < kernels.size() && kernels[end]->joins;) ++end;
     for (const auto& wave : waves_of(kernels.subspan(first, end - first))) {
       if (wave.size() > 1 && reads_pointers()) {
         joint_launch joint = joint_launch_of(wave);
-        want(std::move(joint.key), [&] { return lower::joint_text(joint.parts, joint.inside); });
+        want(std::move(joint.key), group_size, [&] { return lower::joint_text(joint.parts, joint.inside); });
         continue;
       }
       for (const auto& [call, by] : wave)
-        want(key_of(call->instructions, by.form),
+        want(key_of(call->instructions, by.form), by.form.items,
              [&] { return lower::kernel_text(call->instructions, by.form); });
     }
   }
-  std::vector<std::pair<const std::string, std::string>*> wanted;
+  std::vector<std::pair<const std::string, wanted_source>*> wanted;
   for (auto& source : sources) wanted.push_back(&source);
   std::vector<std::shared_ptr<compiled_kernel>> made(wanted.size());
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t i; (i = next++) < wanted.size();) try {
-        made[i] = loaded_or_compiled(wanted[i]->second);
+        made[i] = loaded_or_compiled(wanted[i]->second.text);
       } catch (...) {  // the launch tries again, and says why
       }
   };
@@ -75,6 +81,7 @@ WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> kernel
   }
   for (std::size_t i = 0; i < made.size(); ++i) {
     if (!made[i]) continue;
+    made[i]->threads = wanted[i]->second.threads;
     if (made[i]->key) unkept_.push_back(made[i]);
     kernels_[wanted[i]->first] = std::move(made[i]);
   }
@@ -93,17 +100,23 @@ WEFT_DEFINE void jit_backend::launch_together(std::span<const kernel_call* const
   const std::lock_guard lock(mutex_);
   for (const auto& wave : waves_of(calls))
     if (wave.size() == 1) queue(*wave[0].call, wave[0].by);
-    else if (wave.size() > 1) queue(wave);
+    else queue(wave);
 }
 
-WEFT_DEFINE std::array<std::vector<jit_backend::one_of_joint>, 2> jit_backend::waves_of(
-    std::span<const kernel_call* const> calls) {
-  std::array<std::vector<one_of_joint>, 2> waves;
+WEFT_DEFINE std::vector<std::vector<jit_backend::one_of_joint>> jit_backend::waves_of(
+    std::span<const kernel_call* const> calls) const {
+  std::array<std::vector<one_of_joint>, 2> joint;
+  std::vector<std::vector<one_of_joint>> waves;
   for (const kernel_call* call : calls) {
     const std::array<part, 2> parts = parts_of(*call);
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      if (parts[i].groups > 0) waves[i].push_back({call, parts[i]});
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].groups == 0) continue;
+      if (parts[i].form.items == group_size) joint[i].push_back({call, parts[i]});
+      else waves.push_back({{call, parts[i]}});
+    }
   }
+  for (auto& wave : joint)
+    if (!wave.empty()) waves.push_back(std::move(wave));
   return waves;
 }
 
@@ -310,7 +323,7 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
 
 WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {
   auto& kernel = kernels_[key_of(call.instructions, by.form)];
-  if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, by.form));
+  if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, by.form), by.form.items);
   parameters p;
   append_parameters(call, by, p);
   run(*kernel, pointers_of(call, by), p, by.groups);
@@ -337,7 +350,7 @@ WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instr
                                             const lower::text_form& form) {
   std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
   for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks},
-                   int{form.narrow}, form.width, int{form.aligned}, form.pieces})
+                   int{form.narrow}, form.width, int{form.aligned}, form.pieces, form.items / group_size})
     key += static_cast<char>(part);
   key += std::to_string(form.row_size);
   return key;

@@ -31,6 +31,7 @@ WEFT_DEFINE opencl_backend::opencl_backend(int number) {
     throw device_error("weft: there is no device opencl:" + std::to_string(number) + ": this machine has " +
                        std::to_string(all.size()));
   device_ = all[static_cast<std::size_t>(number)];
+  limits_ = limits_of_device();
   cl_int code = 0;
   context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
   check(code, "clCreateContext");
@@ -156,7 +157,7 @@ WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<
         "clEnqueueNDRangeKernel");
 }
 
-WEFT_DEFINE group_limits opencl_backend::limits() const {
+WEFT_DEFINE group_limits opencl_backend::limits_of_device() const {
   cl_ulong bytes = 0;
   cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
   std::size_t threads = 0;

@@ -87,7 +87,7 @@ WEFT_DEFINE void text_writer::write_head() {
   }
   for (int a = 0; a < form_.arguments; ++a) line(std::string(offset()) + " o" + std::to_string(a) + " = 0;");
   write_offsets("row", 0, by_rows() ? form_.order - 1 : kept());
-  if (by_rows() && in_registers()) declare_row();
+  if (by_rows()) begin_row();
   if (by_columns()) {
     for_each_column_fold([&](const instruction& w) {
       std::string values;
@@ -142,6 +142,57 @@ WEFT_DEFINE void text_writer::find_kept() {
     else first_load_[a] = 0;
 }
 
+WEFT_DEFINE void text_writer::begin_row() {
+  if (in_registers()) declare_row();
+  for (std::size_t i = 0; i < instructions_.size(); ++i) {
+    const instruction w = at(i);
+    if (w.op == load_row) define(i, loaded(w.type, element(w.type, w.a, "o", "0")));
+    if (w.op == constant) ++i;
+  }
+  load_ahead(0);
+  for_each_instruction(instructions_, [&, i = std::size_t{0}](const instruction& w) mutable {
+    if (w.op == load_row) line("AWAIT(" + reg(static_cast<int>(i)) + ");");
+    i += w.op == constant ? 2 : 1;
+  });
+}
+
+WEFT_DEFINE bool text_writer::is_loaded_ahead(std::size_t i) const {
+  bool changed = false;
+  for (std::size_t k = 0; k < i; ++k) {
+    const instruction w = at(k);
+    changed = changed || (w.op == store && w.a == at(i).a);
+    if (w.op == constant) ++k;
+  }
+  return in_registers() && reads_list(i) && !changed;
+}
+
+WEFT_DEFINE void text_writer::load_ahead(std::size_t i) {
+  while (i < instructions_.size() && at(i).op != sweep) i += at(i).op == constant ? 2 : 1;
+  std::vector<std::size_t> loads;
+  for (; i < instructions_.size() && at(i).op != lower::end; i += at(i).op == constant ? 2 : 1)
+    if (is_loaded_ahead(i)) loads.push_back(i);
+  if (loads.empty()) return;
+  for (const std::size_t k : loads) write_list(k);
+  begin_row_loop();
+  for (const std::size_t k : loads) write_moves(k, false);
+  end_row_loop();
+  line("_Pragma(\"unroll\") for (int k = 0; k < " + std::to_string(form_.pieces) + "; ++k) {");
+  for (const std::size_t k : loads) {
+    const int moves = moves_of(k);
+    for (int m = 0; m < moves; ++m) line("AWAIT(" + own_move(k, m) + ");");
+  }
+  line("}");
+}
+
+WEFT_DEFINE bool text_writer::moves_at_once(std::size_t i) const { return form_.aligned || in_scratch(at(i)); }
+WEFT_DEFINE int text_writer::moves_of(std::size_t i) const {
+  return moves_at_once(i) ? (form_.width * list_of(i).size + 15) / 16 : form_.width;
+}
+WEFT_DEFINE std::string text_writer::own_move(std::size_t i, int move) const {
+  return "v" + number(i) + (is_loaded_ahead(i) ? "[k]" : "") + (moves_at_once(i) ? ".all[" : ".element[") +
+         std::to_string(move) + "]";
+}
+
 WEFT_DEFINE void text_writer::declare_row() {
   std::string declared = " ";
   for (int a = 0; a < form_.arguments; ++a)
@@ -186,7 +237,7 @@ WEFT_DEFINE void text_writer::write_partial_results() {
 
 WEFT_DEFINE void text_writer::write_joined_blocks() {
   const std::string across = as_position(row_size()), items = as_position("(P.rows * P.size)");
-  const std::string strips = std::to_string(row_groups::items / column_blocks::joined_columns);
+  const std::string strips = std::to_string(row_groups::least_items / column_blocks::joined_columns);
   const std::string columns = std::to_string(column_blocks::joined_columns);
   line("SHARED_MEMORY long shared[GROUP_SIZE];");
   line(std::string("for (") + position() + " first = GROUP_ID * " + columns + "; first < " + items +
@@ -279,24 +330,23 @@ WEFT_DEFINE std::string text_writer::scratch_row(dtype t, int row) const {
 }
 
 WEFT_DEFINE std::string text_writer::moved_type(int bytes) {
-  return bytes == 2 ? "ushort" : bytes == 4 ? "uint" : bytes == 8 ? "uint2" : "uint4";
+  return bytes == 1 ? "uchar" : bytes == 2 ? "ushort" : bytes == 4 ? "uint" : bytes == 8 ? "uint2" : "uint4";
 }
 
 WEFT_DEFINE void text_writer::write_list(std::size_t i) {
   const auto [type, size, where] = list_of(i);
   const int bytes = form_.width * size;
+  const std::string pieces = is_loaded_ahead(i) ? "[" + std::to_string(form_.pieces) + "]" : "";
   line("union { " + type + " element[" + std::to_string(form_.width) + "]; " + moved_type(bytes) + " all[" +
-       std::to_string((bytes + 15) / 16) + "]; } v" + number(i) + ";");
+       std::to_string((bytes + 15) / 16) + "]; } v" + number(i) + pieces + ";");
 }
 
 WEFT_DEFINE void text_writer::write_moves(std::size_t i, bool to_memory) {
   const auto [type, size, where] = list_of(i);
-  const int bytes = form_.width * size;
-  const bool at_once = form_.aligned || in_scratch(at(i));
-  for (int k = 0; k < (at_once ? (bytes + 15) / 16 : form_.width); ++k) {
-    const std::string at = "[" + std::to_string(k) + "]";
-    const std::string own = "v" + number(i) + (at_once ? ".all" : ".element") + at;
-    const std::string there = "((GLOBAL " + (at_once ? moved_type(bytes) : type) + "*)&" + where + ")" + at;
+  const std::string moved = moves_at_once(i) ? moved_type(form_.width * size) : type;
+  for (int k = 0; k < moves_of(i); ++k) {
+    const std::string own = own_move(i, k);
+    const std::string there = "((GLOBAL " + moved + "*)&" + where + ")[" + std::to_string(k) + "]";
     line((to_memory ? there + " = " + own : own + " = " + there) + ";");
   }
 }
@@ -311,7 +361,9 @@ WEFT_DEFINE text_writer::list text_writer::list_of(std::size_t i) const {
 
 WEFT_DEFINE std::string text_writer::moved(std::size_t i) const {
   if (in_scratch(at(i)) && in_registers()) return own_element(scratch_registers(at(i)));
-  return form_.width > 1 ? "v" + number(i) + ".element[j]" : list_of(i).where;
+  const std::string own = "v" + number(i);
+  if (is_loaded_ahead(i)) return own + (form_.width > 1 ? "[k].element[j]" : "[k].element[0]");
+  return form_.width > 1 ? own + ".element[j]" : list_of(i).where;
 }
 
 WEFT_DEFINE std::string text_writer::neutral(int fold, dtype t) {
@@ -354,7 +406,9 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
       if (is_kept(i)) line(kept + " = " + reg(static_cast<int>(i)) + ";");
       return 0;
     }
-    case load_row: define(i, loaded(w.type, element(w.type, w.a, "o", "0"))); return 0;
+    case load_row:
+      if (!by_rows()) define(i, loaded(w.type, element(w.type, w.a, "o", "0")));
+      return 0;
     case store: line(moved(i) + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
     case store_row:
       line(once + element(w.type, w.a, "o", "0") + " = " + stored(w.type, reg(w.b)) + ";");
@@ -394,7 +448,8 @@ WEFT_DEFINE void text_writer::begin_row_loop() {
   if (in_registers()) {
     line("_Pragma(\"unroll\") for (int k = 0; k < " + std::to_string(form_.pieces) + "; ++k) {");
     line(std::string(offset()) + " c = (k * GROUP_SIZE + LOCAL_ID)" + width + ";");
-    return line("if (c < " + row_size() + ") {");
+    const bool all = form_.row_size == index_t{form_.pieces} * form_.width * form_.items;
+    return line(all ? "{" : "if (c < " + row_size() + ") {");
   }
   line(std::string("for (") + offset() + " c = LOCAL_ID" + width + "; c < " + row_size() +
        "; c += GROUP_SIZE" + width + ") {");
@@ -412,8 +467,9 @@ WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
   } else line("{");
   if (form_.width == 1) return;
   for (std::size_t k = i + 1; at(k).op != lower::end; ++k) {
-    if (reads_list(k) || writes_list(k)) write_list(k);
-    if (reads_list(k)) write_moves(k, false);
+    const bool reads = reads_list(k) && !is_loaded_ahead(k);
+    if (reads || writes_list(k)) write_list(k);
+    if (reads) write_moves(k, false);
   }
   begin_element_loop();
 }
@@ -428,6 +484,7 @@ WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
   }
   if (!by_rows()) return line("}");
   end_row_loop();
+  load_ahead(i);
   constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
   for (std::size_t k = begin; k < i; ++k) {
     const instruction w = at(k);

@@ -65,7 +65,7 @@ WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
   return items <= most;
 }
 
-WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
+WEFT_DEFINE void set_width(const kernel_call& call, const row_groups* groups, text_form& form) {
   const kernel_args& args = call.args;
   index_t bytes[max_arguments]{}, least = 16;  // bytes: of an element, where rows are accessed in order
   for_each_instruction(call.instructions, [&](const instruction& w) {
@@ -78,10 +78,10 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
         all = all && (args.extent[d] <= 1 || args.stride[a][d] % width == 0);
     return all;
   };
-  const index_t items = call.division == kernel_division::rows ? row_groups::items : 1;
+  const index_t items = groups ? groups->items : 1;
   index_t width = 16 / std::max<index_t>(least, 2);
   while (width > 1 && !(divides(width) && args.row_size() >= width * items)) width /= 2;
-  const bool in_registers = items > 1 && row_groups(call).in_registers;
+  const bool in_registers = groups && groups->in_registers;
   const auto pieces = [&](index_t w) { return (args.row_size() + items * w - 1) / (items * w); };
   const bool keeps_sums = in_registers && call.column_folds > 0;
   while (keeps_sums && width > 1 && pieces(width / 2) * (width / 2) < pieces(width) * width) width /= 2;
@@ -96,14 +96,20 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
 
 }  // namespace detail
 
-WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
+WEFT_DEFINE text_form text_form_of(const kernel_call& call, int threads) {
   text_form form{call.division,     call.args.arguments, call.args.order, call.args.folded, 0,
                  call.scratch_rows, call.column_folds};
   for_each_instruction(call.instructions, [&](const instruction& w) {
     if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);
   });
   form.narrow = detail::fits_32_bits(call);
-  detail::set_width(call, form);
+  if (call.division == kernel_division::rows) {
+    const row_groups groups(call, threads);
+    form.items = groups.items;
+    detail::set_width(call, &groups, form);
+  } else {
+    detail::set_width(call, nullptr, form);
+  }
   const bool divides = call.division != kernel_division::elements || call.args.order > 1;
   if (call.fixed_row && divides) form.row_size = call.args.row_size();
   return form;
