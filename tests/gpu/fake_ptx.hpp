@@ -263,6 +263,7 @@ inline std::string called(const std::string& statement) {
     for (const std::string& operand : split(parts[i], ','))
       if (const auto at = operand.find('('); at != operand.npos) operands.push_back(operand.substr(at));
   std::string instruction = quoted_part(parts[0]);
+  if (instruction.empty()) return "(void)0";  // which only says where its operands are needed
   if (const auto at = instruction.find("wgmma.mma"); at != instruction.npos)
     instruction = instruction.substr(at);  // without the predicate that it names, which is 1
   const std::size_t name_end = instruction.find_first_of(" ;");

@@ -163,15 +163,14 @@ class fuser {
     return true;
   }
 
-  /// Merges a group into another one that is its only reader.
+  /// Merges a group into another one that is its only reader, also if its values are outputs; such a group
+  /// may take reductions of columns instead, in join_columns.
   constexpr void sink() {
     constexpr int several = -2;
     sequence<int> reader(g_.size(), none);  // by node: the only group that reads it
     const auto read_by = [&](int i, int group) {
       reader[i] = reader[i] == none || reader[i] == group ? group : several;
     };
-    for (int o : g_.outputs)
-      if (o >= 0) reader[o] = several;
     for (int i = g_.size(); i-- > 0;) {
       const int own = result_.group_of[i];
       for (int k = 0; k < g_[i].operands; ++k)
@@ -180,15 +179,22 @@ class fuser {
       if (own < 0 || result_.groups[own].nodes[0] != i) continue;
       int only = none;
       for (int m : result_.groups[own].nodes) {
-        if (reader[m] == none) continue;
+        if (reader[m] == none || reader[m] == own) continue;
         only = only == none || only == reader[m] ? reader[m] : several;
       }
       if (only < 0 || !compatible(result_.groups[own], result_.groups[only])) continue;
+      if (result_.groups[only].folds_columns && has_output(result_.groups[own])) continue;
       for (int m : result_.groups[own].nodes)
         for (int k = 0; k < g_[m].operands; ++k)
           if (reader[g_[m].operand[k]] == own) reader[g_[m].operand[k]] = only;
       merge(only, own);
     }
+  }
+
+  constexpr bool has_output(const kernel_group& group) const {
+    for (int m : group.nodes)
+      if (g_.outputs.contains(m)) return true;
+    return false;
   }
 
   constexpr bool compatible(const kernel_group& a, const kernel_group& b) {

@@ -88,6 +88,17 @@ TEST_CASE("fuse: a chain around a matmul is two kernels, and never a cycle") {
   CHECK(p.steps.size() == 3);
 }
 
+TEST_CASE("fuse: a value that is an output, too, is computed by the only kernel that reads it") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked);
+  const value top = max_dims(x, 1, 2);
+  const value read_late = sum_dims(x * contract_of(x, x), 1, 2) - top;
+  for (const value& v : {read_late, top}) g.outputs.push_back(v.id);
+  CHECK(lower::make_plan(g).kernels.size() == 1);  // x is read once
+  g.outputs.push_back(contract_of(top, transposed(read_late)).id);
+  CHECK(lower::make_plan(g).kernels.size() == 2);  // `top` has another reader
+}
+
 TEST_CASE("fuse: the sum of rows takes along what only it reads") {
   compute_graph g;
   const value x = g.leaf(row_of(8), leaf_role::untracked), y = g.leaf(row_of(8), leaf_role::untracked);
