@@ -34,6 +34,7 @@ struct text_form {
   bool aligned = true;        // they can be read and written at once
   index_t row_size = 0;       // 0: a parameter
   int pieces = 0;             // of a row, `width` elements for each item of a group; 0: any number
+  bool whole = false;         // whether the last piece is as long as the others
   int items = row_groups::least_items;  // of a group
 };
 

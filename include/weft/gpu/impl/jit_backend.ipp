@@ -350,7 +350,8 @@ WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instr
                                             const lower::text_form& form) {
   std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
   for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks},
-                   int{form.narrow}, form.width, int{form.aligned}, form.pieces, form.items / group_size})
+                   int{form.narrow}, form.width, int{form.aligned}, form.pieces, int{form.whole},
+                   form.items / group_size})
     key += static_cast<char>(part);
   key += std::to_string(form.row_size);
   return key;

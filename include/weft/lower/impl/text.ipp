@@ -448,8 +448,7 @@ WEFT_DEFINE void text_writer::begin_row_loop() {
   if (in_registers()) {
     line("_Pragma(\"unroll\") for (int k = 0; k < " + std::to_string(form_.pieces) + "; ++k) {");
     line(std::string(offset()) + " c = (k * GROUP_SIZE + LOCAL_ID)" + width + ";");
-    const bool all = form_.row_size == index_t{form_.pieces} * form_.width * form_.items;
-    return line(all ? "{" : "if (c < " + row_size() + ") {");
+    return line(form_.whole ? "{" : "if (c < " + row_size() + ") {");
   }
   line(std::string("for (") + offset() + " c = LOCAL_ID" + width + "; c < " + row_size() +
        "; c += GROUP_SIZE" + width + ") {");

@@ -86,7 +86,10 @@ WEFT_DEFINE void set_width(const kernel_call& call, const row_groups* groups, te
   const bool keeps_sums = in_registers && call.column_folds > 0;
   while (keeps_sums && width > 1 && pieces(width / 2) * (width / 2) < pieces(width) * width) width /= 2;
   form.width = static_cast<int>(width);
-  if (in_registers) form.pieces = static_cast<int>(std::max<index_t>(pieces(width), 1));
+  if (in_registers) {
+    form.pieces = static_cast<int>(std::max<index_t>(pieces(width), 1));
+    form.whole = args.row_size() == form.pieces * items * width;
+  }
   for (int a = 0; a < args.arguments; ++a) {
     const auto moved = static_cast<std::uintptr_t>(std::min<index_t>(width * bytes[a], 16));
     const auto address = reinterpret_cast<std::uintptr_t>(args.pointer[a]);
