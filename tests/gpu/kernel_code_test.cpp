@@ -115,6 +115,28 @@ TEST_CASE("machine code of row kernels: 16 bytes at a time, without division") {
   });
 }
 
+TEST_CASE("machine code of row kernels: all that a row begins with is read before any of it is used") {
+  const auto gradient_of = [](auto extents) {
+    return sources_of([&](const device& d, context& c) {
+      const index_t n = extents[1];
+      const auto x = variable<float, decltype(extents)>(numbers(d, extents));
+      const auto w = variable<float, line>(numbers(d, line{n})), b = variable<float, line>(numbers(d, line{n}));
+      tape steps(c);
+      steps.backward(steps.eval(layer_norm(x, w, b)), numbers(d, extents));
+    });
+  };
+  for (auto sources : {gradient_of(fixed{512}), gradient_of(rows{512, 768}), gradient_of(rows{512, 700})}) {
+    std::erase_if(sources, [](const std::string& s) { return s.find("f32 q1[") == s.npos; });
+    REQUIRE(sources.size() == 1);
+    check_code(sources, [](const auto& facts) {
+      const std::string first = facts.ptx.substr(0, facts.ptx.find("div.rn.f32"));
+      int loads = 0;
+      for (std::size_t at = 0; (at = first.find("ld.global", at)) != first.npos; ++at) ++loads;
+      CHECK(loads == 3 + 3 * 3);  // of three numbers of the row, and of three pieces of x, w and the slope
+    });
+  }
+}
+
 TEST_CASE("machine code of folded columns: no 64-bit division") {
   const auto folded = sources_of([](const device& d, context& c) {
     (void)eval(sum(numbers(d, extents<dyn, dyn, 768>{4, 512}), dims<0, 1>), c);

@@ -45,7 +45,11 @@ inline constexpr const char* cuda_dialect = R"(
 #if __CUDA_ARCH__ >= 800
 #define HAS_CONVERSIONS 1
 #endif
-#define KERNEL extern "C" __global__ void __launch_bounds__(GROUP_SIZE > 256 ? GROUP_SIZE : 256)
+#if GROUP_SIZE > 256 /* not more registers than there are for so many items */
+#define KERNEL extern "C" __global__ void __launch_bounds__(GROUP_SIZE)
+#else
+#define KERNEL extern "C" __global__ void
+#endif
 #define FUNCTION static __device__
 #define GLOBAL
 #define SHARED

@@ -365,7 +365,7 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::st
 }
 
 WEFT_DEFINE std::string jit_backend::source_of(const std::string& text, int threads) const {
-  return std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(threads) + common_vocabulary + text;
+  return "#define GROUP_SIZE " + std::to_string(threads) + dialect() + common_vocabulary + text;
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::loaded_or_compiled(const std::string& source) {
