@@ -7,13 +7,13 @@
 #                          tier on bare Debian 12 and 13 (hours; needs root)
 #   tests/run.sh --full avx2-g++ trixie ...    some configurations of these
 #
-# A program takes 1 GB to compile, with sanitizers 2; JOBS=N compiles N at a time, otherwise one for each core and 2 GB.
+# A program takes up to 3 GB to compile; JOBS=N compiles N at a time, otherwise one for each core and 3 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
 [ "${1:-}" = --full ] && full=1 && shift
 wanted=("$@")
-memory=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
+memory=$(awk '/MemAvailable/ {print int($2 / 3145728)}' /proc/meminfo)
 jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
