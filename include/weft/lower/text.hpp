@@ -87,6 +87,8 @@ class text_writer {
   [[gnu::cold]] static std::string number(std::size_t i) { return std::to_string(i); }
   [[gnu::cold]] static std::string reg(int i) { return "r" + std::to_string(i); }
   instruction at(std::size_t i) const { return instruction::decoded(instructions_[i]); }
+  /// The instruction after number `i`, which a data word may follow.
+  std::size_t after(std::size_t i) const { return i + (at(i).op == constant ? 2u : 1u); }
   bool by_rows() const { return form_.division == kernel_division::rows; }
   bool by_columns() const { return form_.division == kernel_division::columns; }
   /// Number of dims that count rows of the result.

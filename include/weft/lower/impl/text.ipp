@@ -144,32 +144,29 @@ WEFT_DEFINE void text_writer::find_kept() {
 
 WEFT_DEFINE void text_writer::begin_row() {
   if (in_registers()) declare_row();
-  for (std::size_t i = 0; i < instructions_.size(); ++i) {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < instructions_.size(); i = after(i))
+    if (at(i).op == load_row) numbers.push_back(i);
+  for (const std::size_t i : numbers) {
     const instruction w = at(i);
-    if (w.op == load_row) define(i, loaded(w.type, element(w.type, w.a, "o", "0")));
-    if (w.op == constant) ++i;
+    define(i, loaded(w.type, element(w.type, w.a, "o", "0")));
   }
   load_ahead(0);
-  for_each_instruction(instructions_, [&, i = std::size_t{0}](const instruction& w) mutable {
-    if (w.op == load_row) line("AWAIT(" + reg(static_cast<int>(i)) + ");");
-    i += w.op == constant ? 2 : 1;
-  });
+  for (const std::size_t i : numbers) line("AWAIT(r" + number(i) + ");");
 }
 
 WEFT_DEFINE bool text_writer::is_loaded_ahead(std::size_t i) const {
+  if (!in_registers() || !reads_list(i)) return false;
   bool changed = false;
-  for (std::size_t k = 0; k < i; ++k) {
-    const instruction w = at(k);
-    changed = changed || (w.op == store && w.a == at(i).a);
-    if (w.op == constant) ++k;
-  }
-  return in_registers() && reads_list(i) && !changed;
+  for (std::size_t k = 0; k < i; k = after(k))
+    changed = changed || (at(k).op == store && at(k).a == at(i).a);
+  return !changed;
 }
 
 WEFT_DEFINE void text_writer::load_ahead(std::size_t i) {
-  while (i < instructions_.size() && at(i).op != sweep) i += at(i).op == constant ? 2 : 1;
+  while (i < instructions_.size() && at(i).op != sweep) i = after(i);
   std::vector<std::size_t> loads;
-  for (; i < instructions_.size() && at(i).op != lower::end; i += at(i).op == constant ? 2 : 1)
+  for (; i < instructions_.size() && at(i).op != lower::end; i = after(i))
     if (is_loaded_ahead(i)) loads.push_back(i);
   if (loads.empty()) return;
   for (const std::size_t k : loads) write_list(k);
