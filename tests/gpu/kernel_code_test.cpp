@@ -120,7 +120,8 @@ TEST_CASE("machine code of row kernels: all that a row begins with is read befor
     return sources_of([&](const device& d, context& c) {
       const index_t n = extents[1];
       const auto x = variable<float, decltype(extents)>(numbers(d, extents));
-      const auto w = variable<float, line>(numbers(d, line{n})), b = variable<float, line>(numbers(d, line{n}));
+      const auto w = variable<float, line>(numbers(d, line{n})),
+                 b = variable<float, line>(numbers(d, line{n}));
       tape steps(c);
       steps.backward(steps.eval(layer_norm(x, w, b)), numbers(d, extents));
     });

@@ -266,4 +266,5 @@ text_form text_form_of(const kernel_call& call, int threads = row_groups::most_i
 #ifndef WEFT_COMPILED
 #include <weft/lower/impl/text.ipp>
 #include <weft/lower/impl/text_forms.ipp>
+#include <weft/lower/impl/text_rows.ipp>
 #endif

@@ -349,9 +349,9 @@ WEFT_DEFINE void jit_backend::append_parameters(const kernel_call& call, const p
 WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions,
                                             const lower::text_form& form) {
   std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
-  for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks},
-                   int{form.narrow}, form.width, int{form.aligned}, form.pieces, int{form.whole},
-                   form.items / group_size})
+  for (int part :
+       {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks}, int{form.narrow},
+        form.width, int{form.aligned}, form.pieces, int{form.whole}, form.items / group_size})
     key += static_cast<char>(part);
   key += std::to_string(form.row_size);
   return key;
