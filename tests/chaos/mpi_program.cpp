@@ -26,8 +26,10 @@ int report(const std::exception_ptr& what) {
 }
 
 int train(communicator& ranks, const std::string& what, int victim, const std::string& folder) {
+  const std::chrono::seconds limit(2);
+  ranks.barrier().wait();  // from here on, all are there
   std::ofstream(folder + "/pid." + std::to_string(ranks.rank())) << ::getpid() << std::endl;
-  const auto pair = ranks.split(ranks.rank() / 2);
+  const auto pair = ranks.split(ranks.rank() / 2, ranks.rank(), {.timeout = limit});
   for (int i = 0; what != "done" || i < 100; ++i) {
     std::vector<float> x(1000);
     if (ranks.rank() == victim && i == 100) {
@@ -35,7 +37,7 @@ int train(communicator& ranks, const std::string& what, int victim, const std::s
       if (what == "hangs")
         for (volatile bool forever = true; forever;) {}
     }
-    (i % 2 ? *pair : ranks).all_reduce(x, reduction::sum, {.timeout = std::chrono::seconds(2)}).wait();
+    (i % 2 ? *pair : ranks).all_reduce(x, reduction::sum, {.timeout = limit}).wait();
   }
   return what == "done" ? exit_codes::done : exit_codes::failed;
 }
