@@ -375,11 +375,11 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
 }
 
 TEST_CASE("rows of groups of 64 items, of 256 and of more, in registers and not") {
-  for (const index_t n : {2048, 2049, 8192, 8193, 20011}) {
+  for (const index_t n : {2049, 8192, 9004}) {
     CAPTURE(n);
     const auto all = [n](const device& d, auto f) {
-      const auto x = randn<float>(extents<dyn, dyn>{5, n}, {.seed = 6}, d);
-      const auto label = generate<std::int32_t>(extents<dyn>{5}, [n](index_t i) { return i * i % n; }, d);
+      const auto x = randn<float>(extents<dyn, dyn>{3, n}, {.seed = 6}, d);
+      const auto label = generate<std::int32_t>(extents<dyn>{3}, [n](index_t i) { return i * i % n; }, d);
       return values{f(softmax(x)), f(softmax(cast<float>(cast<bfloat16>(x)))), f(amax(x, dims<1>)),
                     f(sum(x * x, dims<1>)), f(cross_entropy<reduction_kind::none>(x, label))};
     };
