@@ -374,7 +374,7 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
   }
 }
 
-TEST_CASE("rows of groups of 64 items, of 256 and of more, in registers and not") {
+TEST_CASE("rows of groups of 256 items and of more, in registers and not") {
   for (const index_t n : {2049, 8192, 9004}) {
     CAPTURE(n);
     const auto all = [n](const device& d, auto f) {
