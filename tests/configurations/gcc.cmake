@@ -3,7 +3,7 @@
 # that divide models, crossings that take long to compile; the longest tests of kernels for GPUs and of ranks over NCCL; and what another
 # test is near to: every header by itself, more ways to install, instruction sets, parsers, random programs on a device, second derivatives, PyTorch's results in every element type. With
 # WEFT_TEST_EXCLUDE and WEFT_TRAIN_GPT_UNITS empty, as in tests/run.sh --full, it has these, too. g++ may use 4 GB before it collects
-# garbage: small programs take a tenth less time to compile, the largest, after whose collections it searches for memory, a fifth.
+# garbage: small programs take a tenth less time to compile, the largest, in which it searches for memory after a collection, a fifth.
 set(CMAKE_CXX_COMPILER g++ CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 --param=ggc-min-heapsize=4194304" CACHE STRING "")
 set(WEFT_TEST_EXCLUDE "^comm/(.*_test|gloo_ranks)$|^expr/lifetime|^io/|^law/(elementwise_gradient|custom_device|second_derivative)|^shape/\

@@ -3,10 +3,10 @@
 //
 // Kernel sources are C with these macros for what the two languages name differently: KERNEL, FUNCTION,
 // GLOBAL (pointers to device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID, GLOBAL_ID, their
-// counts, BARRIER, and AWAIT(x), which stands where elements that were read before are needed, so that CUDA's
-// compiler does not put off reading to where each is used. CUDA alone has OF_LANE_ACROSS(x, bits), the x of
-// the item whose number differs in these bits, for groups of whole warps of 32. Indices are `long`, which has
-// 64 bits in both. Both languages have the types uint2, uint4 and float4, and _Pragma("unroll").
+// counts, BARRIER, and AWAIT(x), a use of a loaded value: loads before it are issued together, where CUDA's
+// compiler would move each to its first use. CUDA alone has OF_LANE_ACROSS(x, bits), the x of the item whose
+// number differs in these bits, for groups of whole warps of 32. Indices are `long`, which has 64 bits in
+// both. Both languages have the types uint2, uint4 and float4, and _Pragma("unroll").
 #pragma once
 
 #include <weft/device/kernel.hpp>

@@ -133,8 +133,8 @@ class text_writer {
   bool in_registers() const { return form_.pieces > 0; }
   [[gnu::cold]] void declare_registers(const std::string& name, const char* type);
   [[gnu::cold]] void declare_row();
-  /// Writes what a row begins with: its numbers, and elements of the first sweep, are all read before the
-  /// first of them is waited for.
+  /// Writes what a row begins with: the loads of its numbers, and of elements of the first sweep, are all
+  /// issued before the first of them is waited for.
   [[gnu::cold]] void begin_row();
   /// Whether load number `i` is done for all pieces of a row before the sweep begins: unless this kernel has
   /// stored there before.

@@ -18,11 +18,10 @@ WEFT_DEFINE void text_writer::declare_registers(const std::string& name, const c
 WEFT_DEFINE void text_writer::find_kept() {
   int loads[max_arguments]{};
   bool changes[max_arguments]{};
-  for (std::size_t i = 0; i < instructions_.size(); ++i) {
+  for (std::size_t i = 0; i < instructions_.size(); i = after(i)) {
     const instruction w = at(i);
     if (w.op == load && loads[w.a]++ == 0) first_load_[w.a] = i;
     if (w.op == store || w.op == store_row) changes[w.a] = true;
-    if (w.op == constant) ++i;
   }
   const int elements = form_.pieces * form_.width;
   int kept = (form_.scratch_rows + form_.column_folds) * elements;
@@ -62,10 +61,8 @@ WEFT_DEFINE void text_writer::load_ahead(std::size_t i) {
   for (const std::size_t k : loads) write_moves(k, false);
   end_row_loop();
   line("_Pragma(\"unroll\") for (int k = 0; k < " + std::to_string(form_.pieces) + "; ++k) {");
-  for (const std::size_t k : loads) {
-    const int moves = moves_of(k);
-    for (int m = 0; m < moves; ++m) line("AWAIT(" + own_move(k, m) + ");");
-  }
+  for (const std::size_t k : loads)
+    for (int m = 0; m < moves_of(k); ++m) line("AWAIT(" + own_move(k, m) + ");");
   line("}");
 }
 
