@@ -7,13 +7,14 @@
 #                          tier on bare Debian 12 and 13 (hours; needs root)
 #   tests/run.sh --full avx2-g++ trixie ...    some configurations of these
 #
-# A program takes up to 3 GB to compile; JOBS=N compiles N at a time, otherwise one for each core and 3 GB.
+# A program takes up to 4 GB to compile, 6 GB with --full; JOBS=N compiles N at a time, otherwise one for each core and so much memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
 [ "${1:-}" = --full ] && full=1 && shift
 wanted=("$@")
-memory=$(awk '/MemAvailable/ {print int($2 / 3145728)}' /proc/meminfo)
+each=$((full ? 6 : 4))
+memory=$(awk -v each=$each '/MemAvailable/ {print int($2 / 1048576 / each)}' /proc/meminfo)
 jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
@@ -53,13 +54,14 @@ install_missing() {
 }
 
 # check FOLDER CONFIGURATION OPTIONS...: builds and runs what tests/configurations/CONFIGURATION.cmake selects, in build/FOLDER.
-check() {  # options stay in a folder's cache: the tiers have folders of their own
+check() {
   local at=build/$1 configuration=$2
   [ $full -eq 0 ] || at=build/full/$1
   chosen "$1" || return 0
   shift 2
   echo "== ${at#build/}"
   mkdir -p "$at"
+  rm -f "$at/CMakeCache.txt"  # configurations may have changed
   cmake -C "tests/configurations/$configuration.cmake" -S . -B "$at" -DWEFT_TEST_JOBS="$jobs" "$@" >"$at/configure.log" 2>&1 ||
     { tail -n 20 "$at/configure.log"; return 1; }
   sed -n 's/^-- weft/weft/p' "$at/configure.log"

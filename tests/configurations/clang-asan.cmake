@@ -7,6 +7,6 @@ set(WEFT_TEST_OPTIMIZED "^device/|^io/json|^run/(sizes|views)" CACHE STRING "")
 set(WEFT_SANITIZE address,undefined CACHE STRING "")
 set(WEFT_NATIVE OFF CACHE BOOL "")
 set(WEFT_BUILD_EXAMPLES OFF CACHE BOOL "")
-set(WEFT_TEST_FILTER "^comm/(flight|gloo|rpc|store_t|tcp)|^device/(attention|gemm|memory)|^expr/lifetime|^io/|^nn/module|^parallel/join|^run/(movement|tape|views)|^shape/|^train/(checkpoint_test|checkpoint_boxes|loader)"
+set(WEFT_TEST_FILTER "^comm/(flight|gloo|rpc|store_t|tcp)|^device/(attention|gemm|memory)|^expr/lifetime|^io/|^nn/module|^run/(movement|tape|views)|^shape/|^train/(checkpoint_test|checkpoint_boxes|loader)"
     CACHE STRING "")
 include(${CMAKE_CURRENT_LIST_DIR}/common.cmake)
