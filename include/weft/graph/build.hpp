@@ -270,6 +270,10 @@ constexpr value expand_batch(value v, value other) {
   return expand_to(v, to);
 }
 
+constexpr bool is_expanded(value v) {
+  return v.get().op == &info_of<op::expand> && is_narrow(v.type());
+}
+
 constexpr value unslice(value g, value y, value x) {
   const int dim = static_cast<int>(y.attribute(0));
   const attributes at{{dim, y.attribute(1), x.extents()[dim], y.attribute(3)}, 4};

@@ -38,7 +38,18 @@ struct contract : rule<2> {
   }
   static constexpr auto vjp(auto g, auto, auto a, auto b) {
     const auto c = cast_to(g, a.type());
-    return std::array{contract_of(c, transposed(b)), contract_of(transposed(a), c)};
+    return std::array{cotangent(a, c, transposed(b)), cotangent(b, transposed(a), c)};
+  }
+  /// a b in f32 for operands of bf16 and f16, whose sums over batches are rounded once.
+  static constexpr auto wide_product(auto a, auto b) {
+    const attributes type{{static_cast<index_t>(compute_type(a.type()))}, 1};
+    return a.owner->template apply<contract>(is_narrow(a.type()) ? type : attributes{}, a, b);
+  }
+
+ private:
+  /// The cotangent a b of an operand. That of an expanded one is to be summed over batches.
+  static constexpr auto cotangent(auto operand, auto a, auto b) {
+    return is_expanded(operand) ? wide_product(a, b) : contract_of(a, b);
   }
 };
 

@@ -76,8 +76,9 @@ struct bernoulli : drawing<elementwise<1>> {
   }
 };
 
-/// Weights, divided by the sum of their row and by exponentially distributed numbers: the positions of the
-/// largest results of a row are a draw without replacement (Efraimidis and Spirakis, 2006).
+/// Weights, divided by the largest of their row and by exponentially distributed numbers: the positions of
+/// the largest results of a row are a draw without replacement (Efraimidis and Spirakis, 2006). A rare one is
+/// drawn by a small number, so uniform numbers have 48 bits.
 struct multinomial : drawing<composed<1>> {
   static constexpr auto name = "multinomial";
   template <class Dims>
@@ -88,9 +89,11 @@ struct multinomial : drawing<composed<1>> {
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
     const auto p = cast_to(x, floating(x.type()));
-    const auto checked =
-        p.owner->template apply<checked_probability>(attributes{{1}, 1}, p / sum_dims(p, order - 1, order));
-    return checked / -weft::log(random_like(p, at[0]) + 0x1p-26);  // which is between 0 and 1
+    const auto of_largest = weft::where(weft::less(p, 0), p, p / max_dims(p, order - 1, order));
+    const auto checked = p.owner->template apply<checked_probability>(attributes{{1}, 1}, of_largest);
+    const index_t low_bits = p.owner->dims.add(at[0], index_t{1} << 32);  // a draw beyond those of a program
+    const auto uniform = random_like(p, at[0]) + (random_like(p, low_bits) + 0x1p-25) * 0x1p-24;
+    return checked / -weft::log1p(-uniform);
   }
 };
 

@@ -11,6 +11,7 @@
 
 #include <bit>
 #include <concepts>
+#include <limits>
 
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
@@ -171,9 +172,12 @@ template <class V>
 struct centred {
   V near, rest;
   V mean_square, rest_square;
-  /// The biased variance; 0, too, where both squares overflow.
+  /// The biased variance: infinite where squares overflow.
   constexpr V variance() const {
-    return weft::where(weft::less_equal(mean_square, rest_square), 0, mean_square - rest_square);
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    return weft::where(weft::less_equal(mean_square, rest_square),
+                       weft::where(weft::less(mean_square, infinity), 0, mean_square),
+                       mean_square - rest_square);
   }
 };
 
@@ -344,7 +348,7 @@ constexpr auto mean(X x, dims_t<D...>, keepdim_t) {
 }
 /// Variance over `dims`, by default all: the sum of the squared deviations from the mean, divided by the
 /// number of elements less `Correction`, as torch.var; 0 for the biased variance, as numpy.var. Integers and
-/// bool become f32. NaN if there are not more elements than `Correction`. Right where the mean is large
+/// bool become f32. Infinite or NaN if there are not more elements than `Correction`. Right where the mean is large
 /// beside the deviations.
 template <index_t Correction = 1, expression X, index_t... D>
 constexpr auto variance(X x, dims_t<D...> = {}) {

@@ -58,7 +58,7 @@ struct sgd {
 template <element T>
 void sgd::update(const parameter_update<T>& u) const {
   const auto value = u.value();
-  const auto g = u.gradient() + value * u.number(weight_decay);
+  const auto g = u.gradient() + u.decay(value, weight_decay);
   const auto rate = u.number(lr);
   if (momentum == 0) return u.assign(value - g * rate);
   const auto mu = u.number(momentum);
@@ -107,13 +107,13 @@ void adam_update(const parameter_update<T>& u, const adam_settings& s) {
   // m / correction1 / (sqrt(v) / root + eps), rearranged to save one product per element
   const double root = std::sqrt(correction2);
   const auto rate = u.number(s.lr * root / correction1), offset = u.number(s.eps * root);
-  const auto shrink = u.number(1 - s.lr * s.decay), coupled = u.number(s.decay_in_gradient);
+  const auto shrink = u.number(1 - s.lr * s.decay);
   const auto first = u.state("exp_avg"), second = u.state("exp_avg_sq");
   const auto decayed_first = first * b1, decayed_second = second * b2;
   const auto slope = u.gradient();
   u.assign(let(u.value(),
                [&](auto value) {
-                 return let(slope + value * coupled, [&](auto g) {
+                 return let(slope + u.decay(value, s.decay_in_gradient), [&](auto g) {
                    return let(decayed_first + g * rest1, [&](auto m) {
                      return let(decayed_second + g * g * rest2, [&](auto v) {
                        return u.results(value * shrink - m * rate / (sqrt(v) + offset), m, v);

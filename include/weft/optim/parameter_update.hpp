@@ -64,6 +64,13 @@ class parameter_update {
            scale_.template as<number_type>(gradient_->where);
   }
   static constexpr number_type number(double x) { return static_cast<number_type>(x); }
+  /// The value times `coefficient`, as weight decay adds it to the gradient; 0, also of infinite values, where
+  /// that is 0.
+  template <expression V>
+  static auto decay(const V& value, double coefficient) {
+    const scalar<number_type> factor(number(coefficient));
+    return where(factor == number(0), number(0), value * factor);
+  }
 
   /// Whether the parameter has a state tensor of this kind, that is, `state` has been called for it before.
   bool has_state(std::string_view kind) const { return state_.contains(kind, name_); }

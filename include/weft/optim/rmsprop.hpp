@@ -45,7 +45,7 @@ void rmsprop::update(const parameter_update<T>& u) const {
   const auto kept = u.number(alpha), taken = u.number(1 - alpha), rate = u.number(lr), offset = u.number(eps);
   const auto value = u.value();
   const auto square = u.state("square_avg");
-  const auto g = u.gradient() + value * u.number(weight_decay);
+  const auto g = u.gradient() + u.decay(value, weight_decay);
   // Assigns the parameter, and what is left: states by name, their values of the gradient divided by its
   // size.
   const auto assign = [&](auto size_of, const auto&... means) {
@@ -125,7 +125,7 @@ void adagrad::update(const parameter_update<T>& u) const {
   const auto start = u.number(u.has_state("sum") ? 0 : initial_accumulator_value);
   const auto value = u.value();
   const auto sum = u.state("sum");
-  u.assign(let(u.gradient() + value * u.number(weight_decay),
+  u.assign(let(u.gradient() + u.decay(value, weight_decay),
                [&](auto g) {
                  return let(sum + start + g * g,
                             [&](auto s) { return u.results(value - g / (sqrt(s) + offset) * rate, s); });

@@ -123,17 +123,22 @@ tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()
 }
 
 /// The key of random tensors: equal keys give equal elements, different streams of a seed independent ones.
+/// Uniform and normal numbers of one key are independent.
 struct random_key {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
-  constexpr philox_key key() const { return key_of(mix(mix(0, seed), stream)); }
+  constexpr philox_key key() const { return key_of(hash()); }
+  constexpr philox_key uniform_key() const { return key_of(mix(hash(), 1)); }
+
+ private:
+  constexpr std::uint64_t hash() const { return mix(mix(0, seed), stream); }
 };
 
 namespace detail {
 template <class T>
 struct uniform_numbers {
   random_key r;
-  void operator()(T* to, index_t n) const { cpu::fill_uniform(r.key(), 0, n, to); }
+  void operator()(T* to, index_t n) const { cpu::fill_uniform(r.uniform_key(), 0, n, to); }
 };
 template <class T>
 struct normal_numbers {
@@ -146,6 +151,9 @@ struct normal_numbers {
 /// function of `r` and the element's index, the same for every shape and device.
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
+  static_assert(is_floating(dtype_of<T>),
+                "weft: rand: the elements are of a floating type; whole numbers from 0 to n - 1 are "
+                "eval(cast<std::int64_t>(rand<double>(extents<3>{}) * n))");
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::uniform_numbers<T>{r}));
 }
 
@@ -153,6 +161,7 @@ tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = defa
 /// the element's index.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
+  static_assert(is_floating(dtype_of<T>), "weft: randn: the elements are of a floating type");
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::normal_numbers<T>{r}));
 }
 
@@ -172,7 +181,8 @@ tensor<T, Extents> ones_like(const tensor<T, Extents, Tracked>& x) {
 }
 /// Normal random numbers of `r` in the shape of `x`, as `randn`.
 template <element T, class Extents, bool Tracked>
-tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r) {
+tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r = {}) {
+  static_assert(is_floating(dtype_of<T>), "weft: randn_like: the elements are of a floating type");
   return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, [r](T* to, index_t n) {
     cpu::fill_normal(r.key(), 0, n, to);
   }));

@@ -115,6 +115,25 @@ TEST_CASE("optimisers: one step by hand") {
         doctest::Approx((0.95 - 0.1) * 0.95 - 0.1).epsilon(1e-3));
 }
 
+TEST_CASE("optimisers: without weight decay, an infinite parameter stays as it is") {
+  const auto check = [](auto optimizer) {
+    struct two {
+      parameter<extents<2>> w;
+    } m{parameter<extents<2>>(from(extents<2>{}, std::vector<float>{-INFINITY, 1}))};
+    tape t;
+    t.backward(t.eval(sum(m.w * from(extents<2>{}, std::vector<float>{0, 1}))));
+    optimizer.step(m);
+    CHECK(m.w.to_vector()[0] == -INFINITY);
+    CHECK(m.w.to_vector()[1] < 1);
+  };
+  check(sgd{.lr = 0.1});
+  check(sgd{.lr = 0.1, .momentum = 0.5});
+  check(adam{.lr = 0.1});
+  check(adamw{.lr = 0.1, .weight_decay = 0});
+  check(rmsprop{.lr = 0.1});
+  check(adagrad{.lr = 0.1});
+}
+
 TEST_CASE("schedules") {
   const schedule s{schedule::shape::cosine, 1.0, 10, 110};
   CHECK(s.at(0) == doctest::Approx(0.1));

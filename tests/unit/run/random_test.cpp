@@ -175,9 +175,47 @@ TEST_CASE("multinomial: shares of draws, no position twice, every type of weight
   CHECK(eval(multinomial(zeros<float>(extents<dyn, 3>{0}))).extents() == shape{2, {0, 1}});
   const double infinity = std::numeric_limits<double>::infinity(),
                nan = std::numeric_limits<double>::quiet_NaN();
-  for (const auto& bad : {std::vector<double>{0, 0, 0}, {1, -0.5, 1}, {1, infinity, 1}, {1, nan, 1}})
+  for (const auto& bad : {std::vector<double>{0, 0, 0}, {1, -0.5, 1}, {1, infinity, 1}, {1, nan, 1}, {-1, -2, -3}, {-1, -1, -1}})
     CHECK_THROWS_AS(eval(multinomial(from(extents<3>{}, bad))), value_error);
   CHECK_THROWS_WITH_AS(eval(multinomial(from(extents<3>{}, std::vector<double>{3, -1, 2}))),
-                       "weft: multinomial: a probability of -0.25 at position 1 is not in [0, 1]",
+                       "weft: multinomial: a probability of -1 at position 1 is not in [0, 1]",
                        value_error);
+}
+
+TEST_CASE("multinomial: rare positions, and weights whose sum no number holds") {
+  constexpr index_t rows = 2000, tail = 20'000;
+  const auto weights = eval(concat<0>(ones<float>(extents<1>{}), full<float>(extents<tail>{}, 3e-8f)));
+  const auto each = eval(expand(unsqueeze<0>(weights), extents<rows, 1 + tail>{}));
+  index_t rare = 0;
+  for (int i = 0; i < 20; ++i)
+    for (const std::int64_t drawn : eval(multinomial(each)).to_vector()) rare += drawn > 0;
+  CHECK(rare > 5);  // 24 of 40'000 are expected
+  CHECK(rare < 55);
+  const auto large = from(extents<3>{}, std::vector<float>{1e38f, 1e38f, 2e38f});
+  index_t drawn[3]{};
+  for (const std::int64_t i : eval(multinomial(eval(expand(unsqueeze<0>(large), extents<rows, 3>{})))).to_vector())
+    ++drawn[i];
+  CHECK(std::abs(drawn[0] - rows / 4) < 100);  // five standard deviations
+  CHECK(std::abs(drawn[2] - rows / 2) < 115);
+}
+
+TEST_CASE("random: uniform and normal numbers of one key are independent") {
+  constexpr index_t n = 10'000;
+  const auto correlation = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double sums[5]{};
+    const auto count = static_cast<double>(std::min(a.size(), b.size()));
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+      const double x = a[i], y = b[i], terms[] = {x, y, x * x, y * y, x * y};
+      for (int k = 0; k < 5; ++k) sums[k] += terms[k] / count;
+    }
+    return (sums[4] - sums[0] * sums[1]) /
+           std::sqrt((sums[2] - sums[0] * sums[0]) * (sums[3] - sums[1] * sums[1]));
+  };
+  const auto uniform = rand<float>(extents<n>{}, {.seed = 5});
+  const auto normal = randn<float>(extents<n>{}, {.seed = 5});
+  const auto even = eval(slice<0, 0, n, 2>(uniform)).to_vector(), odd = eval(slice<0, 1, n, 2>(uniform)).to_vector();
+  const auto centred = eval(abs(slice<0, 1, n, 2>(uniform) - 0.5f)).to_vector();
+  for (const auto& u : {uniform.to_vector(), even, odd, centred})
+    for (const auto& z : {normal.to_vector(), eval(abs(normal)).to_vector()})
+      CHECK(std::abs(correlation(u, z)) < 0.07);  // five standard deviations
 }

@@ -185,6 +185,23 @@ TEST_CASE("pow, division: gradients at 0 and at denormal numbers") {
   CHECK(same(g[1], {-inf, NaN, -inf, -inf, 0, NaN}));
 }
 
+TEST_CASE("pow, elu: second derivatives at 0") {
+  const auto second = [](auto f) {
+    const auto slope = [f](auto x) { return sum(grad([f](auto t) { return sum(f(t)); }, x)); };
+    return eval(grad(slope, tracked({0, 2, -1, NaN}))).to_vector();
+  };
+  CHECK(same(second([](auto x) { return pow(x, 0.0f); }), {0, 0, 0, 0}));
+  CHECK(same(second([](auto x) { return pow(x, 2.0f); }), {2, 2, 2, 2}));
+  CHECK(same(second([](auto x) { return elu(x, 0.5f); }), {0, 0, 0.18393972f, 0}));
+}
+
+TEST_CASE("variance, stddev: squares that no number holds") {
+  const auto x = from<float>(extents<4>{}, {1e38f, -1e38f, 3e38f, 2e38f});
+  CHECK(same(eval(concat<0>(unsqueeze<0>(variance(x)), unsqueeze<0>(stddev(x)))).to_vector(), {inf, inf}));
+  for (const float e : eval(layer_norm(x * 0.01f, ones<float>(extents<4>{}), zeros<float>(extents<4>{}))).to_vector())
+    CHECK(std::abs(e) <= 2);
+}
+
 TEST_CASE("amax, amin: ties share the gradient evenly over all dims together") {
   for (int flipped : {1, -1}) {
     auto x = variable<float, extents<2, 2>>(from<float>(extents<2, 2>{}, {1, 1, 0, 1}));

@@ -456,6 +456,15 @@ TEST_CASE("tape: a seed is all that reaches a value, whatever another tape has l
   CHECK(w.grad().item() == left);  // half of it, times 2
 }
 
+TEST_CASE("tape: what another tape has left at a value that is not gone back from does not count") {
+  auto w = number(3);
+  tape lower, upper;
+  auto seen = lower.eval(w * 2.0), other = lower.eval(w * 100.0);
+  upper.backward(upper.eval(other * 1.0));
+  lower.backward(lower.eval(seen * 1.0));
+  CHECK(w.grad().item() == 2);
+}
+
 TEST_CASE("tape: hooks may add hooks, and drop the gradient") {
   auto v = number(2);
   int called = 0, added = 0;

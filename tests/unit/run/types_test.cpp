@@ -449,6 +449,33 @@ TEST_CASE("types: rows that an index names often are added in f32") {
   });
 }
 
+TEST_CASE("types: gradients of what is broadcast are added up over a batch in f32") {
+  on_every_device([](context& c, const device& d) {
+    // 1.0078125^2 - 1.015625 is 2^-14, of products that bf16 rounds to the same number
+    const auto check = [&]<class Images, class Weight>(Images images, Weight weight, auto f) {
+      const auto of = [&](std::vector<float> v) {
+        std::vector<bfloat16> repeated;
+        const index_t size = static_cast<shape>(images).size();
+        for (index_t i = 0; i < size; ++i) repeated.emplace_back(v[static_cast<std::size_t>(2 * i / size)]);
+        return tensor_on<bfloat16>(d, images, repeated);
+      };
+      const auto x = of({1.0078125f, -1.0f}), g = of({1.0078125f, 1.015625f});
+      variable<bfloat16, Weight> w(full<bfloat16>(weight, bfloat16(1.0f), d));
+      tape steps(c);
+      steps.backward(steps.eval(f(w, x)), g);
+      CHECK(same(w.grad(), std::vector<bfloat16>(static_cast<std::size_t>(w.extents().size()), bfloat16(0x1p-14f))));
+    };
+    using weight = extents<1, 1, 1, 1>;
+    check(extents<2, 1, 1, 1>{}, weight{}, [](auto w, auto x) { return conv2d(x, w); });
+    check(extents<2, 1, 1, 1>{}, weight{}, [](auto w, auto x) { return conv_transpose2d(x, w); });
+    check(extents<2, 4, 1, 1>{}, extents<4, 2, 1, 1>{},
+          [](auto w, auto x) { return conv2d<conv_options{.groups = 2}>(x, w); });
+    check(extents<2, 1, 1>{}, extents<1, 1>{}, [](auto w, auto x) { return matmul(w, x); });
+    check(extents<2, 1, 1>{}, extents<1, 1>{}, [](auto w, auto x) { return matmul(x, w); });
+    check(extents<2, 1, 1>{}, extents<1, 1, 1>{}, [](auto w, auto x) { return matmul(x, w); });
+  });
+}
+
 using bits = tensor<bool, line>;
 static_assert(!accepts<op::subtract, attr<>, bits, bits> && !accepts<op::negate, attr<>, bits> &&
               !accepts<op::abs, attr<>, bits>);
