@@ -68,8 +68,7 @@ class parameter_update {
   /// that is 0.
   template <expression V>
   static auto decay(const V& value, double coefficient) {
-    const scalar<number_type> factor(number(coefficient));
-    return where(factor == number(0), number(0), value * factor);
+    return where(scalar<bool>(coefficient == 0), number(0), value * number(coefficient));
   }
 
   /// Whether the parameter has a state tensor of this kind, that is, `state` has been called for it before.
