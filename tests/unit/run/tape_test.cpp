@@ -465,6 +465,15 @@ TEST_CASE("tape: what another tape has left at a value that is not gone back fro
   CHECK(w.grad().item() == 2);
 }
 
+TEST_CASE("tape: what a loss depends on through derivatives of 0 alone has no gradient") {
+  auto w = number(3), b = number(1), x = number(2);
+  tape steps;
+  const auto slope = grad([&](auto t) { return t * w + b; }, x);
+  steps.backward(steps.eval(slope * slope));
+  CHECK(w.grad().item() == 6);
+  CHECK_FALSE(b.grad().defined());
+}
+
 TEST_CASE("tape: hooks may add hooks, and drop the gradient") {
   auto v = number(2);
   int called = 0, added = 0;
