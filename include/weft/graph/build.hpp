@@ -270,9 +270,7 @@ constexpr value expand_batch(value v, value other) {
   return expand_to(v, to);
 }
 
-constexpr bool is_expanded(value v) {
-  return v.get().op == &info_of<op::expand> && is_narrow(v.type());
-}
+constexpr bool is_expanded(value v) { return v.get().op == &info_of<op::expand> && is_narrow(v.type()); }
 
 constexpr value unslice(value g, value y, value x) {
   const int dim = static_cast<int>(y.attribute(0));

@@ -330,19 +330,19 @@ struct conv_matrices {
     symbol_table& dims = g.owner->dims;
     const auto v = first_of(windows_of(x), 4, made[2], made[3]);
     if (groups() > 1 || size[2] * size[3] == 1)
-      return reshape_to(sum_dims(contract::wide_product(result_of(g), transposed(columns_of(v))), 0, 1), size);
+      return reshape_to(sum_dims(contract::wide_product(result_of(g), transposed(columns_of(v))), 0, 1),
+                        size);
     const index_t all = dims.multiply(made[0], pixels(dims));
     const auto columns = reshape_to(permute_dims(v, {{1, 2, 3, 0, 4, 5}, 6}), {2, {taken(dims), all}});
-    return reshape_to(contract_of(reshape_to(permute_dims(g, {{1, 0, 2, 3}, 4}), {2, {size[0], all}}),
-                                  transposed(columns)),
-                      size);
+    return reshape_to(
+        contract_of(reshape_to(permute_dims(g, {{1, 0, 2, 3}, 4}), {2, {size[0], all}}), transposed(columns)),
+        size);
   }
   /// The cotangent of the image. Products of bf16 and f16 are rounded after they have been added up.
   constexpr auto image_gradient(auto g, auto w) const {
     symbol_table& dims = g.owner->dims;
     const auto weight = transposed(weight_of(w)), made_of = result_of(g);
-    const auto columns =
-        contract::wide_product(expand_batch(weight, made_of), expand_batch(made_of, weight));
+    const auto columns = contract::wide_product(expand_batch(weight, made_of), expand_batch(made_of, weight));
     constexpr index_t one = height_width(1).packed();
     if (size[2] * size[3] == 1 && at[0] == one && at[1] == 0) return reshape_to(columns, image);
     const auto v = reshape_to(

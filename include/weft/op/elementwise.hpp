@@ -109,7 +109,7 @@ struct pow : floating_primitive<2> {
   template <class V> static WEFT_INLINE V lane(V a, V b) { return math::pow(a, b); }
   static constexpr auto vjp(auto g, auto y, auto a, auto b) {
     const auto is_constant = weft::equal(b, 0);
-    const auto below = weft::where(is_constant, 1, b) - 1;  // finite, with its derivatives, where it is not used
+    const auto below = weft::where(is_constant, 1, b) - 1;  // finite derivatives where it is not used
     const auto slope = weft::where(is_constant, 0, b * weft::pow(a, below));
     const auto flat = weft::logical_and(weft::equal(a, 0), weft::less_equal(0, b));
     return std::array{g * slope, g * weft::where(flat, 0, y * weft::log(a))};

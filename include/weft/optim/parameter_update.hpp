@@ -64,8 +64,8 @@ class parameter_update {
            scale_.template as<number_type>(gradient_->where);
   }
   static constexpr number_type number(double x) { return static_cast<number_type>(x); }
-  /// The value times `coefficient`, as weight decay adds it to the gradient; 0, also of infinite values, where
-  /// that is 0.
+  /// The value times `coefficient`, as weight decay adds it to the gradient; 0, also of infinite values,
+  /// where that is 0.
   template <expression V>
   static auto decay(const V& value, double coefficient) {
     return where(scalar<bool>(coefficient == 0), number(0), value * number(coefficient));

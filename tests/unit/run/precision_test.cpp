@@ -125,6 +125,17 @@ TEST_CASE("a parameter that products read twice, once transposed, is rounded onc
   CHECK(kernels == 3);  // x and w rounded, the result widened
 }
 
+TEST_CASE("the gradient of what is repeated over a batch is a sum of products that are not rounded") {
+  context_in<precision::bf16> c;
+  using batch = extents<2, 1, 3>;
+  const auto x = from(batch{}, std::vector<float>{1.0078125f, 1.0078125f, 1.0078125f, -1, -1, -1});
+  const auto g = from(batch{}, std::vector<float>{1.0078125f, 1.0078125f, 1.0078125f, 1.015625f, 1.015625f, 1.015625f});
+  variable<float, extents<1, 1>> w(ones<float>(extents<1, 1>{}));
+  tape steps(c);
+  steps.backward(steps.eval(matmul(w, x)), g);
+  CHECK(w.grad().item() == 3 * 0x1p-14f);
+}
+
 TEST_CASE("a compiled expression keeps the precision of its context") {
   context_in<precision::bf16> c;
   const auto x = randn<float>(extents<3, 8>{}, {.seed = 1});

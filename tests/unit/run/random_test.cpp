@@ -175,11 +175,15 @@ TEST_CASE("multinomial: shares of draws, no position twice, every type of weight
   CHECK(eval(multinomial(zeros<float>(extents<dyn, 3>{0}))).extents() == shape{2, {0, 1}});
   const double infinity = std::numeric_limits<double>::infinity(),
                nan = std::numeric_limits<double>::quiet_NaN();
-  for (const auto& bad : {std::vector<double>{0, 0, 0}, {1, -0.5, 1}, {1, infinity, 1}, {1, nan, 1}, {-1, -2, -3}, {-1, -1, -1}})
+  for (const auto& bad : {std::vector<double>{0, 0, 0},
+                          {1, -0.5, 1},
+                          {1, infinity, 1},
+                          {1, nan, 1},
+                          {-1, -2, -3},
+                          {-1, -1, -1}})
     CHECK_THROWS_AS(eval(multinomial(from(extents<3>{}, bad))), value_error);
   CHECK_THROWS_WITH_AS(eval(multinomial(from(extents<3>{}, std::vector<double>{3, -1, 2}))),
-                       "weft: multinomial: a probability of -1 at position 1 is not in [0, 1]",
-                       value_error);
+                       "weft: multinomial: a probability of -1 at position 1 is not in [0, 1]", value_error);
 }
 
 TEST_CASE("multinomial: rare positions, and weights whose sum no number holds") {
@@ -193,7 +197,8 @@ TEST_CASE("multinomial: rare positions, and weights whose sum no number holds") 
   CHECK(rare < 55);
   const auto large = from(extents<3>{}, std::vector<float>{1e38f, 1e38f, 2e38f});
   index_t drawn[3]{};
-  for (const std::int64_t i : eval(multinomial(eval(expand(unsqueeze<0>(large), extents<rows, 3>{})))).to_vector())
+  for (const std::int64_t i :
+       eval(multinomial(eval(expand(unsqueeze<0>(large), extents<rows, 3>{})))).to_vector())
     ++drawn[i];
   CHECK(std::abs(drawn[0] - rows / 4) < 100);  // five standard deviations
   CHECK(std::abs(drawn[2] - rows / 2) < 115);
@@ -213,7 +218,8 @@ TEST_CASE("random: uniform and normal numbers of one key are independent") {
   };
   const auto uniform = rand<float>(extents<n>{}, {.seed = 5});
   const auto normal = randn<float>(extents<n>{}, {.seed = 5});
-  const auto even = eval(slice<0, 0, n, 2>(uniform)).to_vector(), odd = eval(slice<0, 1, n, 2>(uniform)).to_vector();
+  const auto even = eval(slice<0, 0, n, 2>(uniform)).to_vector(),
+             odd = eval(slice<0, 1, n, 2>(uniform)).to_vector();
   const auto centred = eval(abs(slice<0, 1, n, 2>(uniform) - 0.5f)).to_vector();
   for (const auto& u : {uniform.to_vector(), even, odd, centred})
     for (const auto& z : {normal.to_vector(), eval(abs(normal)).to_vector()})

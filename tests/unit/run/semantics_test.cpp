@@ -198,7 +198,8 @@ TEST_CASE("pow, elu: second derivatives at 0") {
 TEST_CASE("variance, stddev: squares that no number holds") {
   const auto x = from<float>(extents<4>{}, {1e38f, -1e38f, 3e38f, 2e38f});
   CHECK(same(eval(concat<0>(unsqueeze<0>(variance(x)), unsqueeze<0>(stddev(x)))).to_vector(), {inf, inf}));
-  for (const float e : eval(layer_norm(x * 0.01f, ones<float>(extents<4>{}), zeros<float>(extents<4>{}))).to_vector())
+  for (const float e :
+       eval(layer_norm(x * 0.01f, ones<float>(extents<4>{}), zeros<float>(extents<4>{}))).to_vector())
     CHECK(std::abs(e) <= 2);
 }
 

@@ -463,7 +463,8 @@ TEST_CASE("types: gradients of what is broadcast are added up over a batch in f3
       variable<bfloat16, Weight> w(full<bfloat16>(weight, bfloat16(1.0f), d));
       tape steps(c);
       steps.backward(steps.eval(f(w, x)), g);
-      CHECK(same(w.grad(), std::vector<bfloat16>(static_cast<std::size_t>(w.extents().size()), bfloat16(0x1p-14f))));
+      CHECK(same(w.grad(),
+                 std::vector<bfloat16>(static_cast<std::size_t>(w.extents().size()), bfloat16(0x1p-14f))));
     };
     using weight = extents<1, 1, 1, 1>;
     check(extents<2, 1, 1, 1>{}, weight{}, [](auto w, auto x) { return conv2d(x, w); });
