@@ -30,6 +30,10 @@ int main() {
   compiles(empty<float>(extents<2, 3>{}));
   //| torch.rand(2, 3) | torch::rand({2, 3}) | rng.random((2, 3)) | MatrixXf::Random(2, 3), in [-1, 1]
   compiles(rand<float>(extents<2, 3>{}, {.seed = 1}));
+  //| torch.randint(10, (3,)) | torch::randint(10, {3}) | rng.integers(10, size=3) | -
+  compiles(cast<std::int64_t>(rand<double>(extents<3>{}) * 10.0));
+  //| torch.randperm(4) | torch::randperm(4) | rng.permutation(4) | -
+  compiles(argsort<0>(rand<float>(extents<4>{})));
   //| torch.multinomial(p, 1) | torch::multinomial(p, 1) | rng.choice(3, p=p) | -
   compiles(multinomial(full<float>(extents<3>{}, 0.5f)));
   //| torch.randn(2, 3) | torch::randn({2, 3}) | rng.standard_normal((2, 3)) | -
