@@ -75,7 +75,8 @@ constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
       if (const int narrow = detail::narrow_attention(to, n.operand[0]); narrow >= 0)
         return cast_to(result_of({&to, narrow}, static_cast<int>(n.at[0])), n.result.type).id;
     const bool attends = detail::is_attention(n);
-    if ((n.op != &info_of<op::contract> && !attends) || n.result.type != dtype::f32)
+    if ((n.op != &info_of<op::contract> && !attends) || n.result.type != dtype::f32 ||
+        is_narrow(to[n.operand[0]].result.type))
       return detail::widened_later(to, n);
     value in[max_operands]{};
     for (int k = 0; k < n.operands; ++k) {

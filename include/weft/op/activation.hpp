@@ -87,11 +87,11 @@ struct leaky_relu : elementwise<2> {
 struct elu : elementwise<2> {
   static constexpr auto name = "elu";
   static constexpr auto value(auto x, auto alpha) {
-    return weft::where(x <= 0, alpha * weft::expm1(weft::where(x < 0, x, 0)), x);
+    return weft::where(x <= 0, alpha * weft::expm1(weft::minimum(x, 0)), x);
   }
   static constexpr auto vjp(auto g, auto, auto x, auto alpha) {
-    const auto below = weft::where(x < 0, x, 0);
-    return std::array{weft::where(x <= 0, g * alpha * weft::exp(below), g), g * weft::expm1(below)};
+    const auto of_x = g * alpha * weft::exp(weft::where(x < 0, x, 0));
+    return std::array{weft::where(x <= 0, of_x, g), g * weft::expm1(weft::minimum(x, 0))};
   }
 };
 

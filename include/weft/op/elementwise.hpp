@@ -112,7 +112,7 @@ struct pow : floating_primitive<2> {
     const auto below = weft::where(is_constant, 1, b) - 1;  // finite derivatives where it is not used
     const auto slope = weft::where(is_constant, 0, b * weft::pow(a, below));
     const auto flat = weft::logical_and(weft::equal(a, 0), weft::less_equal(0, b));
-    return std::array{g * slope, g * weft::where(flat, 0, y * weft::log(a))};
+    return std::array{g * slope, g * (y * weft::log(weft::where(flat, 1, a)))};
   }
 };
 

@@ -68,7 +68,8 @@ class parameter_update {
   /// where that is 0.
   template <expression V>
   static auto decay(const V& value, double coefficient) {
-    return where(scalar<bool>(coefficient == 0), number(0), value * number(coefficient));
+    const number_type factor = number(coefficient);
+    return where(scalar<bool>(factor == 0), number(0), value * factor);
   }
 
   /// Whether the parameter has a state tensor of this kind, that is, `state` has been called for it before.

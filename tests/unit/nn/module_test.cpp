@@ -127,7 +127,7 @@ TEST_CASE("optimisers: without weight decay, an infinite parameter stays as it i
     CHECK(m.w.to_vector()[1] < 1);
   };
   check(sgd{.lr = 0.1});
-  check(sgd{.lr = 0.1, .momentum = 0.5});
+  check(sgd{.lr = 0.1, .momentum = 0.5, .weight_decay = 1e-50});  // 0 as a float
   check(adam{.lr = 0.1});
   check(adamw{.lr = 0.1, .weight_decay = 0});
   check(rmsprop{.lr = 0.1});

@@ -136,6 +136,14 @@ TEST_CASE("the gradient of what is repeated over a batch is a sum of products th
   CHECK(w.grad().item() == 3 * 0x1p-14f);
 }
 
+TEST_CASE("products of narrow tensors keep their type beside those of the context, also of a gradient in an expression") {
+  context_in<precision::f16> c;
+  const auto x = full<bfloat16>(extents<2, 1, 1>{}, bfloat16(1e6f));  // more than f16 has
+  const auto w = ones<bfloat16>(extents<1, 1>{});
+  const auto slope = grad([&](auto t) { return sum(cast<float>(matmul(t, x))); }, w);
+  CHECK(static_cast<float>(eval(slope, c).item()) == doctest::Approx(2e6).epsilon(0.01));
+}
+
 TEST_CASE("a compiled expression keeps the precision of its context") {
   context_in<precision::bf16> c;
   const auto x = randn<float>(extents<3, 8>{}, {.seed = 1});

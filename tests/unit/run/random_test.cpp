@@ -204,6 +204,13 @@ TEST_CASE("multinomial: rare positions, and weights whose sum no number holds") 
   CHECK(std::abs(drawn[2] - rows / 2) < 115);
 }
 
+TEST_CASE("multinomial: weights of 0 are not drawn beside one that is not") {
+  const auto weights = eval(expand(from(extents<1, 2>{}, std::vector<float>{0, 1}), extents<4'000'000, 2>{}));
+  const int rounds = std::getenv("WEFT_TEST_LARGE") ? 60 : 2;  // a number that is rounded to 1 is one of 2^25
+  for (int i = 0; i < rounds; ++i)
+    CHECK(eval(sum(cast<std::int64_t>(multinomial(weights) == 0))).item() == 0);
+}
+
 TEST_CASE("random: uniform and normal numbers of one key are independent") {
   constexpr index_t n = 10'000;
   const auto correlation = [](const std::vector<float>& a, const std::vector<float>& b) {

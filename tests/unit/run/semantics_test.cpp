@@ -193,6 +193,13 @@ TEST_CASE("pow, elu: second derivatives at 0") {
   CHECK(same(second([](auto x) { return pow(x, 0.0f); }), {0, 0, 0, 0}));
   CHECK(same(second([](auto x) { return pow(x, 2.0f); }), {2, 2, 2, 2}));
   CHECK(same(second([](auto x) { return elu(x, 0.5f); }), {0, 0, 0.18393972f, 0}));
+  auto base = tracked({0, 0, 2}), exponent = tracked({2, 3.5f, 1});
+  tape steps;
+  steps.backward(steps.eval(sum(grad([&](auto e) { return sum(pow(base, e)); }, exponent))));
+  CHECK(same(base.grad().to_vector(), {0, 0, 1.6931472f}));
+  const auto of_alpha = gradients([](auto x, auto alpha) { return apply<op::elu>(x, alpha); },
+                                  tracked({NaN, -1, 0, 1}), tracked({1, 1, 1, 1}))[1];
+  CHECK(same(of_alpha, {NaN, -0.63212056f, 0, 0}));
 }
 
 TEST_CASE("variance, stddev: squares that no number holds") {
