@@ -129,14 +129,17 @@ TEST_CASE("the gradient of what is repeated over a batch is a sum of products th
   context_in<precision::bf16> c;
   using batch = extents<2, 1, 3>;
   const auto x = from(batch{}, std::vector<float>{1.0078125f, 1.0078125f, 1.0078125f, -1, -1, -1});
-  const auto g = from(batch{}, std::vector<float>{1.0078125f, 1.0078125f, 1.0078125f, 1.015625f, 1.015625f, 1.015625f});
+  const auto g =
+      from(batch{}, std::vector<float>{1.0078125f, 1.0078125f, 1.0078125f, 1.015625f, 1.015625f, 1.015625f});
   variable<float, extents<1, 1>> w(ones<float>(extents<1, 1>{}));
   tape steps(c);
   steps.backward(steps.eval(matmul(w, x)), g);
   CHECK(w.grad().item() == 3 * 0x1p-14f);
 }
 
-TEST_CASE("products of narrow tensors keep their type beside those of the context, also of a gradient in an expression") {
+TEST_CASE(
+    "products of narrow tensors keep their type beside those of the context, also of a gradient in an "
+    "expression") {
   context_in<precision::f16> c;
   const auto x = full<bfloat16>(extents<2, 1, 1>{}, bfloat16(1e6f));  // more than f16 has
   const auto w = ones<bfloat16>(extents<1, 1>{});

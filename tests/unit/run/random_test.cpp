@@ -190,7 +190,8 @@ TEST_CASE("multinomial: shares of draws, no position twice, every type of weight
 }
 
 TEST_CASE("multinomial: rare positions, weights of 0, and weights whose sum no number holds") {
-  const bool all = std::getenv("WEFT_TEST_LARGE") != nullptr;  // a uniform number of 24 bits is too coarse for these
+  const bool all =
+      std::getenv("WEFT_TEST_LARGE") != nullptr;  // a uniform number of 24 bits is too coarse for these
   constexpr index_t tail = 20'000;
   const auto weights = eval(concat<0>(ones<float>(extents<1>{}), full<float>(extents<tail>{}, 3e-8f)));
   const auto each = eval(expand(unsqueeze<0>(weights), extents<2000, 1 + tail>{}));
@@ -202,7 +203,8 @@ TEST_CASE("multinomial: rare positions, weights of 0, and weights whose sum no n
   for (int i = 0; i < (all ? 1200 : 1); ++i)
     CHECK(eval(sum(cast<std::int64_t>(multinomial(one) == 0))).item() == 0);
   constexpr index_t rows = 2000;
-  const auto large = eval(expand(from(extents<1, 3>{}, std::vector<float>{1e38f, 1e38f, 2e38f}), extents<rows, 3>{}));
+  const auto large =
+      eval(expand(from(extents<1, 3>{}, std::vector<float>{1e38f, 1e38f, 2e38f}), extents<rows, 3>{}));
   index_t drawn[3]{};
   for (const std::int64_t i : eval(multinomial(large)).to_vector()) ++drawn[i];
   CHECK(std::abs(drawn[0] - rows / 4) < 100);  // five standard deviations
