@@ -7,14 +7,14 @@
 #                          tier on bare Debian 12 and 13 (hours; needs root)
 #   tests/run.sh --full avx2-g++ trixie ...    some configurations of these
 #
-# A program takes up to 4 GB to compile, 6 GB with --full; JOBS=N compiles N at a time, otherwise one for each core and so much memory.
+# A program takes up to 4 GB to compile, 6 GB with --full; JOBS=N compiles N at a time, otherwise one for each core and each 4 or 6 GB that are free.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
 [ "${1:-}" = --full ] && full=1 && shift
 wanted=("$@")
-each=$((full ? 6 : 4))
-memory=$(awk -v each=$each '/MemAvailable/ {print int($2 / 1048576 / each)}' /proc/meminfo)
+gigabytes=$((full ? 6 : 4))
+memory=$(awk -v gigabytes=$gigabytes '/MemAvailable/ {print int($2 / 1048576 / gigabytes)}' /proc/meminfo)
 jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # g++ and every check, but the test programs that clang-asan.cmake or tsan.cmake build and that compute little; of strategies
 # that divide models, crossings that take long to compile; the longest tests of kernels for GPUs and of ranks over NCCL; and what another
-# test is near to: every header by itself, more ways to install, instruction sets, parsers, random programs on a device, second derivatives, PyTorch's results in every element type. With
+# test is near to: every header by itself, more ways to install, instruction sets, parsers, random programs on a device, second derivatives and those of layers, accuracy of long sums, machine code of attention, PyTorch's results in every element type. With
 # WEFT_TEST_EXCLUDE and WEFT_TRAIN_GPT_UNITS empty, as in tests/run.sh --full, it has these, too. g++ may use 4 GB before it collects
 # garbage: small programs take a tenth less time to compile, the largest, in which it searches for memory after a collection, a fifth.
 set(CMAKE_CXX_COMPILER g++ CACHE STRING "")

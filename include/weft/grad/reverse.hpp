@@ -59,7 +59,7 @@ constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
       const int from = n.operand[k];
       if (operand_cotangents[k] < 0 || !g[from].needs_gradient) continue;
       value c = sum_to(value{&g, operand_cotangents[k]}, g[from].result.extents);
-      if (!is_expanded(value{&g, from})) c = cast_to(c, g[from].result.type);
+      if (!has_wide_cotangent(value{&g, from})) c = cast_to(c, g[from].result.type);
       cotangent[from] = cotangent[from] < 0 ? c.id : (value{&g, cotangent[from]} + c).id;
     }
   }

@@ -270,7 +270,9 @@ constexpr value expand_batch(value v, value other) {
   return expand_to(v, to);
 }
 
-constexpr bool is_expanded(value v) { return v.get().op == &info_of<op::expand> && is_narrow(v.type()); }
+constexpr bool has_wide_cotangent(value v) {
+  return is_narrow(v.type()) && v.get().op == &info_of<op::expand>;
+}
 
 constexpr value unslice(value g, value y, value x) {
   const int dim = static_cast<int>(y.attribute(0));

@@ -250,9 +250,9 @@ constexpr value random_like(value like, index_t draw);
 constexpr value merge_leading(value v, int order);
 /// `v` with its batch dims (all but two) broadcast to those of its product with `other`.
 constexpr value expand_batch(value v, value other);
-/// Whether `v` is a bf16 or f16 value repeated along some dims: its cotangent is summed in f32 before it is
-/// rounded.
-constexpr bool is_expanded(value v);
+/// Whether the cotangent of `v` stays in f32: that of a bf16 or f16 value which `expand` repeats, as it is
+/// summed before it is rounded.
+constexpr bool has_wide_cotangent(value v);
 /// The cotangent of the operand x of slice `y`: `g` surrounded by zeros.
 constexpr value unslice(value g, value y, value x);
 /// The cotangent of the operand x of pad `y`: the part of `g` that corresponds to it.

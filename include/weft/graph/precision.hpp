@@ -67,7 +67,7 @@ constexpr sequence<bool> gradient_products(const compute_graph& g) {
 
 }  // namespace detail
 
-/// `g` with f32 products and attention computed in `type`.
+/// `g` with products and attention of f32 operands computed in `type`.
 constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
   return rewritten(g, [&](compute_graph& to, const node& n) {
@@ -75,8 +75,7 @@ constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
       if (const int narrow = detail::narrow_attention(to, n.operand[0]); narrow >= 0)
         return cast_to(result_of({&to, narrow}, static_cast<int>(n.at[0])), n.result.type).id;
     const bool attends = detail::is_attention(n);
-    if ((n.op != &info_of<op::contract> && !attends) || n.result.type != dtype::f32 ||
-        is_narrow(to[n.operand[0]].result.type))
+    if ((n.op != &info_of<op::contract> && !attends) || to[n.operand[0]].result.type != dtype::f32)
       return detail::widened_later(to, n);
     value in[max_operands]{};
     for (int k = 0; k < n.operands; ++k) {
@@ -96,7 +95,7 @@ constexpr compute_graph with_wide_gradients(dtype type, const compute_graph& g) 
     if (!found[i]) return to.intern(n).id;
     value v[] = {{&to, n.operand[0]}, {&to, n.operand[1]}};
     if (n.op == &info_of<op::contract> && n.result.type == type)
-      return to.apply(*n.op, attributes{{static_cast<index_t>(dtype::f32)}, 1}, v, 2).id;
+      return op::contract::wide_product(v[0], v[1]).id;
     if (n.op == &info_of<op::cast> && v[0].type() == n.result.type) return n.operand[0];
     if (detail::is_view(n) && v[0].type() != n.result.type) return to.apply(*n.op, n.at, v, 1).id;
     return to.intern(n).id;

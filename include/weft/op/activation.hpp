@@ -90,7 +90,7 @@ struct elu : elementwise<2> {
     return weft::where(x <= 0, alpha * weft::expm1(weft::minimum(x, 0)), x);
   }
   static constexpr auto vjp(auto g, auto, auto x, auto alpha) {
-    const auto of_x = g * alpha * weft::exp(weft::where(x < 0, x, 0));
+    const auto of_x = g * alpha * weft::exp(weft::where(x < 0, x, 0));  // whose derivative at 0 is 0
     return std::array{weft::where(x <= 0, of_x, g), g * weft::expm1(weft::minimum(x, 0))};
   }
 };

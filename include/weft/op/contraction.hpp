@@ -40,16 +40,16 @@ struct contract : rule<2> {
     const auto c = cast_to(g, a.type());
     return std::array{cotangent(a, c, transposed(b)), cotangent(b, transposed(a), c)};
   }
-  /// a b in f32 for operands of bf16 and f16, whose sums over batches are rounded once.
+  /// The product of a and b, in f32 if they are of bf16 or f16: to be added up, and rounded then.
   static constexpr auto wide_product(auto a, auto b) {
-    const attributes type{{static_cast<index_t>(compute_type(a.type()))}, 1};
-    return a.owner->template apply<contract>(is_narrow(a.type()) ? type : attributes{}, a, b);
+    if (!is_narrow(a.type())) return contract_of(a, b);
+    return a.owner->template apply<contract>(attributes{{static_cast<index_t>(dtype::f32)}, 1}, a, b);
   }
 
  private:
-  /// The cotangent a b of an operand. That of an expanded one is to be summed over batches.
+  /// The product of a and b as the cotangent of `operand`.
   static constexpr auto cotangent(auto operand, auto a, auto b) {
-    return is_expanded(operand) ? wide_product(a, b) : contract_of(a, b);
+    return has_wide_cotangent(operand) ? wide_product(a, b) : contract_of(a, b);
   }
 };
 

@@ -91,7 +91,8 @@ struct multinomial : drawing<composed<1>> {
     const auto p = cast_to(x, floating(x.type()));
     const auto of_largest = weft::where(weft::less(p, 0), p, p / max_dims(p, order - 1, order));
     const auto checked = p.owner->template apply<checked_probability>(attributes{{1}, 1}, of_largest);
-    const index_t low_bits = p.owner->dims.add(at[0], index_t{1} << 32);  // a draw beyond those of a program
+    const index_t low_bits =
+        p.owner->dims.add(at[0], index_t{1} << 32);  // draws of a program have smaller numbers
     const auto uniform = random_like(p, at[0]) + (random_like(p, low_bits) + 0x1p-25) * 0x1p-24;
     return checked / -weft::log1p(-weft::minimum(uniform, 1 - 0x1p-24));  // 0 is for weights of 0
   }

@@ -215,8 +215,7 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   if (!(seed->where == context_->where()))
     runtime::detail::refuse_device("backward: seed", 0, *seed, context_->where());
   context_->begin_backward();
-  for (const entry& n : entries_)
-    n.result->grad.reset();  // what other tapes have added up: a seed, or left out
+  for (const entry& n : entries_) n.result->grad.reset();  // gradients from other tapes count as a seed only
   std::shared_ptr<tensor_state> first = runtime::placed(*context_, seed, y->where_in_layer());
   if (first == seed && !y->gradient_hooks.empty()) {  // which may change it
     const index_t count = seed->extents.size();
