@@ -32,6 +32,8 @@ int main() {
   auto [values, indices] = topk<-1, 2>(x);
   expect(values, {3, 2, 6, 5});
   expect(indices, {2, 1, 2, 1});
+  //| v.median() | v.median() | - | - | sort<0>(v)[1]
+  expect(sort<0>(v)[1], {1});
   //| x.cumsum(1) | x.cumsum(1) | x.cumsum(1) | -
   expect(cumsum<1>(x), {1, 3, 6, 4, 9, 15});
   //| x.cumprod(1) | x.cumprod(1) | x.cumprod(1) | -
@@ -59,6 +61,10 @@ int main() {
   expect(matmul(v, v), {5});
   //| torch.outer(v, v) | torch::outer(v, v) | np.outer(v, v) | v * v.transpose()
   expect(unsqueeze<1>(v) * v, {1, 0, 2, 0, 0, 0, 2, 0, 4});
+  //| torch.cdist(x, x) | torch::cdist(x, x) | - | -
+  expect(vector_norm(unsqueeze<1>(x) - x, dims<2>), {0, 5.19615, 5.19615, 0});
+  //| torch.diag(v) | torch::diag(v) | np.diag(v) | v.asDiagonal().toDenseMatrix()
+  expect(v * one_hot<3>(arange<std::int64_t>(3)), {1, 0, 0, 0, 0, 0, 0, 0, 2});
   //| many @ x.T | torch::matmul(many, x.t()) | many @ x.T | -
   expect(matmul(many, transpose(x)), {6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15});
   //| torch.einsum("ij,kj->ik", x, x) | torch::einsum("ij,kj->ik", {x, x}) | np.einsum("ij,kj->ik", x, x) | - | einsum<"ij,kj->ik">(x, x)
@@ -75,4 +81,6 @@ int main() {
   expect(scatter_add<0>(v, index, source), {21, 0, 12});
   //| F.one_hot(index, 3) | torch::one_hot(index, 3) | np.eye(3)[index] | -
   expect(one_hot<3>(index), {0, 0, 1, 1, 0, 0});
+  //| torch.bincount(index, minlength=3) | torch::bincount(index, {}, 3) | np.bincount(index, minlength=3) | -
+  expect(sum(one_hot<3>(index), dims<0>), {1, 0, 1});
 }

@@ -29,6 +29,13 @@ int main() {
   expect(unflatten<1, 3>(x), {1, 2, 3, 4, 5, 6});
   //| v.expand(2, 3) | v.expand({2, 3}) | np.broadcast_to(v, (2, 3)) | v.transpose().replicate(2, 1)
   expect(expand<2, 3>(v), {7, 8, 9, 7, 8, 9});
+  //| v.repeat(2) | v.repeat({2}) | np.tile(v, 2) | v.replicate(2, 1)
+  expect(flatten<0, 1>(expand<2, 3>(v)), {7, 8, 9, 7, 8, 9});
+  //| v.repeat_interleave(2) | v.repeat_interleave(2) | np.repeat(v, 2) | -
+  expect(flatten<0, 1>(expand<3, 2>(unsqueeze<1>(v))), {7, 7, 8, 8, 9, 9});
+  //| torch.meshgrid(v, v, indexing="ij") | torch::meshgrid({v, v}, "ij") | np.meshgrid(v, v, indexing="ij") | -
+  expect(expand<3, 3>(unsqueeze<1>(v)), {7, 7, 7, 8, 8, 8, 9, 9, 9});
+  expect(expand<3, 3>(v), {7, 8, 9, 7, 8, 9, 7, 8, 9});
   //| x[i] | x[i] | x[i] | x.row(i)
   expect(x[i], {4, 5, 6});
   //| x[-1] | x[-1] | x[-1] | x.row(last)

@@ -67,8 +67,12 @@ int main() {
   compiles(max_pool2d<2>(filter(images)));
   //| F.avg_pool2d(images, 3, stride=2, padding=1) | torch::avg_pool2d(images, 3, 2, 1) | - | - | avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images)
   compiles(avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images));
+  //| F.adaptive_avg_pool2d(images, 1) | torch::adaptive_avg_pool2d(images, 1) | - | - | mean(images, dims<2, 3>, keepdim)
+  compiles(mean(images, dims<2, 3>, keepdim));
   //| nn.GroupNorm(2, 4) | torch::nn::GroupNorm(2, 4) | - | -
   group_normalization<2, 4> norm;
+  //| nn.InstanceNorm2d(4, affine=True) | torch::nn::InstanceNorm2d(torch::nn::InstanceNorm2dOptions(4).affine(true)) | - | -
+  group_normalization<4, 4> instance_norm;
   //| nn.BatchNorm2d(4) | torch::nn::BatchNorm2d(4) | - | -
   batch_normalization<4> batch_norm;
   //| model.eval() | model->eval() | - | -
