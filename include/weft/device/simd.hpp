@@ -360,6 +360,26 @@ WEFT_INLINE lane<V> fold_lanes(V v, F f) {
   }
 }
 
+/// Whether any lane of the mask is true.
+template <class M>
+WEFT_INLINE bool any(M mask) {
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+  if constexpr (lane_count<M> > 1 && sizeof(M) <= vector_bytes) {
+    bool none;
+    std::uint16_t lanes;
+    asm("vptestmd %2, %2, %1\n\tkortestw %1, %1" : "=@ccz"(none), "=Yk"(lanes) : "v"(mask));
+    return !none;
+  }
+#elif defined(__AVX__)
+  if constexpr (lane_count<M> > 1 && sizeof(M) <= vector_bytes) {
+    bool none;
+    asm("vptest %1, %1" : "=@ccz"(none) : "x"(mask));
+    return !none;
+  }
+#endif
+  return fold_lanes(mask, [](auto a, auto b) { return a | b; }) != 0;
+}
+
 /// Applies the scalar function `f` to each lane.
 template <class V, class F>
 WEFT_INLINE V map_lanes(V v, F f) {

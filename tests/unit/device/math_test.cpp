@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -130,6 +131,47 @@ TEST_CASE("pow: exponents of a few instructions, in vectors of one exponent and 
       CHECK(ulps(y, exact(double(x))) <= 2);
     }
   }
+}
+
+TEST_CASE("pow: any base and exponent, vectors and single lanes alike") {
+  constexpr int lanes = simd::lane_count<vector>;
+  const auto check = [](const std::vector<float>& bases, const std::vector<float>& exponents) {
+    for (std::size_t i = 0; i + lanes <= bases.size(); i += lanes) {
+      const vector y = math::pow(simd::load<vector>(&bases[i]), simd::load<vector>(&exponents[i]));
+      for (int l = 0; l < lanes; ++l) {
+        const float x = bases[i + std::size_t(l)], e = exponents[i + std::size_t(l)], alone = math::pow(x, e);
+        const double right = std::pow(double(x), double(e)), error = ulps(alone, right);
+        if (std::bit_cast<std::uint32_t>(alone) != std::bit_cast<std::uint32_t>(float(y[l])) &&
+            !(std::isnan(alone) && std::isnan(float(y[l]))))
+          FAIL_CHECK(x << " to the power " << e << ": " << alone << " alone, " << y[l] << " in a vector");
+        const bool few = std::abs(e) == 0.5f || (std::abs(e) <= 3 && e == std::round(e));
+        if (!(error <= (few ? 2 : 0.51)) || (!std::isnan(right) && std::signbit(alone) != std::signbit(right)))
+          FAIL_CHECK(x << " to the power " << e << ": " << alone << ", not " << right);
+      }
+    }
+  };
+  std::vector<float> bases, exponents;
+  constexpr float special[] = {0,    0.5f,  1,         2,         3,     1.5f,  2.5f, -3.5f,     4,    7,
+                               101,  1e-40f, 16777215, 16777216, 3e38f, 1e9f, NAN,  HUGE_VALF, 0x1p-149f,
+                               0.9999999f};
+  for (const float x : special)
+    for (const float e : special)
+      for (const float signs : {1.f, -1.f})
+        for (const float of_e : {1.f, -1.f}) {
+          bases.push_back(signs * x);
+          exponents.push_back(of_e * e);
+        }
+  check(bases, exponents);
+  bases.clear(), exponents.clear();
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> logarithm(-60, 60), power(-150, 150), near(0.9f, 1.1f);
+  for (int i = 0; i < 300'000; ++i) {
+    const float x = i % 3 == 0 ? near(random) : std::exp(logarithm(random));
+    bases.push_back(i % 7 == 0 ? -x : x);
+    exponents.push_back(i % 3 == 0 ? 40 * power(random) : i % 7 == 0 ? std::round(power(random))
+                                     : power(random) / std::abs(std::log2(x)));
+  }
+  check(bases, exponents);
 }
 
 TEST_CASE("pow of f64: exponents of a few instructions, vectors and single lanes alike") {
