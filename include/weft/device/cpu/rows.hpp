@@ -7,6 +7,7 @@
 
 #include <weft/base/error.hpp>
 #include <weft/device/cpu/executor.hpp>
+#include <weft/device/cpu/lines.hpp>
 #include <weft/device/native.hpp>
 
 namespace weft::cpu {
@@ -121,16 +122,6 @@ inline index_t extent_after(const shape& s, int dim) {
   for (int i = dim + 1; i < s.order; ++i) n *= s[i];
   return n;
 }
-/// Calls f(before, after) for every line of `s` along dim `dim`, in parallel if that is worthwhile.
-template <class F>
-void for_each_line(const native_call& call, const shape& s, int dim, F f) {
-  const index_t after = extent_after(s, dim), lines = extent_before(s, dim) * after;
-  const index_t tasks = lines * s[dim] < 65536 ? 1 : std::min<index_t>(lines, 4 * call.threads.threads());
-  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-    for (index_t line = lines * task / tasks; line < lines * (task + 1) / tasks; ++line)
-      f(line / after, line % after);
-  });
-}
 /// Offset of the first element of a line.
 index_t line_offset(const strided& t, int dim, index_t before, index_t after);
 
@@ -235,35 +226,74 @@ void scatter_add(const native_call& call) {
   }
 }
 
-/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, the first of equal ones; the
-/// first NaN if there is one.
-template <class T>
-void arg_extremum(const native_call& call) {
-  const strided &x = call.in[0], &out = call.out[0];
-  const int dim = static_cast<int>(call.at[0]);
-  const index_t count = x.extents[dim], stride = x.stride[dim],
-                lines_after = detail::extent_after(x.extents, dim);
+namespace detail {
+/// Stores for every line along `dim` the position of the first NaN or, if there is none, of the first element
+/// v before all others e: for which yields(e, v), and not yields(v, e) or e is later. NaN does not yield.
+template <class T, class Order>
+void first_along(const native_call& call, int dim, Order yields) {
+  const strided& x = call.in[0];
+  const index_t size = x.extents[dim], along = x.stride[dim];
+  strided out = call.out[0];  // with the dim that it has not
+  out.extents = x.extents, out.extents[dim] = 1;
+  set_contiguous(out);
   const auto is_nan = [](T v) {
     if constexpr (std::is_integral_v<T>) return false;
     else return v != v;
   };
-  const auto find = [&](auto comes_first) {
-    detail::for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
-      const T* line = x.data<const T>() + detail::line_offset(x, dim, before, after);
-      index_t best = 0;
-      T extreme = *line;
-      for (index_t i = 1; i < count && !is_nan(extreme); ++i) {
-        const T v = line[i * stride];
-        if (is_nan(v) || comes_first(v, extreme)) {
-          best = i;
-          extreme = v;
+  const auto in_line = [&](const T* line, auto step) {
+    constexpr index_t block = 64;  // is looked at as a whole: few have an element before all before them
+    index_t best = 0;
+    T extreme = *line;
+    for (index_t i = 1; i < size && !is_nan(extreme);) {
+      if (i + block <= size) {
+        int found = 0;
+        for (index_t k = 0; k < block; ++k) found |= !yields(line[(i + k) * step], extreme);
+        if (!found) {
+          i += block;
+          continue;
         }
       }
-      out.data<std::int64_t>()[before * lines_after + after] = best;
-    });
+      for (const index_t end = std::min(i + block, size); i < end && !is_nan(extreme); ++i) {
+        const T v = line[i * step];
+        if (!yields(v, extreme)) best = i, extreme = v;
+      }
+    }
+    return best;
   };
-  if (call.at[1]) find([](T a, T b) { return a < b; });
-  else find([](T a, T b) { return a > b; });
+  const grouped_lines groups(x.extents, dim);
+  groups.for_each(call, [&](index_t group, index_t count) {
+    const T* const from = x.data<const T>() + groups.offset(x, group);
+    std::int64_t* const to = out.data<std::int64_t>() + groups.offset(out, group);
+    if (along == 1) {
+      for (index_t l = 0; l < count; ++l)
+        to[l * groups.step(out)] = in_line(from + l * groups.step(x), std::integral_constant<index_t, 1>{});
+      return;
+    }
+    const auto in_lines = [&](auto lines, auto step) {
+      T extremes[std::size_t{grouped_lines::most}];
+      std::int64_t best[std::size_t{grouped_lines::most}]{};
+      for (index_t l = 0; l < lines; ++l) extremes[l] = from[l * step];
+      for (index_t i = 1; i < size; ++i)
+        for (index_t l = 0; l < lines; ++l) {
+          const T v = from[i * along + l * step], extreme = extremes[l];
+          const bool better = !yields(v, extreme) & !is_nan(extreme);
+          best[l] = better ? i : best[l];
+          extremes[l] = better ? v : extreme;
+        }
+      for (index_t l = 0; l < lines; ++l) to[l * groups.step(out)] = best[l];
+    };
+    grouped_lines::with_constants(in_lines, count, groups.step(x));
+  });
+}
+}  // namespace detail
+
+/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, the first of equal ones; the
+/// first NaN if there is one.
+template <class T>
+void arg_extremum(const native_call& call) {
+  const int dim = static_cast<int>(call.at[0]);
+  if (call.at[1]) detail::first_along<T>(call, dim, [](T a, T b) { return a >= b; });
+  else detail::first_along<T>(call, dim, [](T a, T b) { return a <= b; });
 }
 
 }  // namespace WEFT_ISA

@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include <weft/device/cpu/lines.hpp>
 #include <weft/device/cpu/rows.hpp>
 #include <weft/device/multiply.hpp>
 
@@ -78,21 +79,32 @@ using running = std::conditional_t<is_floating(dtype_of<T>), double, std::uint64
 /// on if `backwards`. `next` changes the total, which is `start` at first.
 template <class T, class F>
 void run_along(const native_call& call, bool backwards, running<T> start, F next) {
+  using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
+  using result = std::conditional_t<is_floating(dtype_of<T>), T, std::int64_t>;
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
   const index_t size = x.extents[dim], first = backwards ? size - 1 : 0, step = backwards ? -1 : 1;
-  for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
-    const index_t from = line_offset(x, dim, before, after), to = line_offset(out, dim, before, after);
-    using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
-    running<T> total = start;
-    for (index_t n = 0, i = first; n < size; ++n, i += step) {
-      const T v = x.data<const T>()[from + i * x.stride[dim]];
-      const index_t at = to + i * out.stride[dim];
-      if constexpr (is_floating(dtype_of<T>))
-        out.data<T>()[at] = static_cast<T>(static_cast<number>(next(total, static_cast<number>(v))));
-      else
-        out.data<std::int64_t>()[at] = static_cast<std::int64_t>(next(total, static_cast<std::uint64_t>(v)));
-    }
+  const grouped_lines groups(x.extents, dim);
+  groups.for_each(call, [&](index_t group, index_t count) {
+    const T* const from = x.data<const T>() + groups.offset(x, group);
+    result* const to = out.data<result>() + groups.offset(out, group);
+    const auto run = [&](auto lines, auto across_from, auto across_to) {
+      running<T> totals[std::size_t{grouped_lines::most}];
+      result results[std::size_t{grouped_lines::most}];  // they alias nothing
+      std::fill_n(totals, index_t{lines}, start);
+      for (index_t n = 0, i = first; n < size; ++n, i += step) {
+        const T* const elements = from + i * x.stride[dim];
+        for (index_t l = 0; l < lines; ++l) {
+          const T v = elements[l * across_from];
+          if constexpr (is_floating(dtype_of<T>))
+            results[l] = static_cast<T>(static_cast<number>(next(totals[l], static_cast<number>(v))));
+          else results[l] = static_cast<std::int64_t>(next(totals[l], static_cast<std::uint64_t>(v)));
+        }
+        result* const line = to + i * out.stride[dim];
+        for (index_t l = 0; l < lines; ++l) line[l * across_to] = results[l];
+      }
+    };
+    grouped_lines::with_constants(run, count, groups.step(x), groups.step(out));
   });
 }
 }  // namespace detail
@@ -124,15 +136,22 @@ void linear_recurrence(const native_call& call) {
   const int dim = static_cast<int>(call.at[0]);
   const bool from_end = call.at[1] != 0;
   const index_t size = a.extents[dim], first = from_end ? size - 1 : 0, step = from_end ? -1 : 1;
-  detail::for_each_line(call, a.extents, dim, [&](index_t before, index_t after) {
-    const T* const factor = a.data<const T>() + detail::line_offset(a, dim, before, after);
-    const T* const summand = b.data<const T>() + detail::line_offset(b, dim, before, after);
-    T* const to = out.data<T>() + detail::line_offset(out, dim, before, after);
-    double y = 0;
+  const detail::grouped_lines groups(a.extents, dim);
+  groups.for_each(call, [&](index_t group, index_t lines) {
+    const T* const factors = a.data<const T>() + groups.offset(a, group);
+    const T* const summands = b.data<const T>() + groups.offset(b, group);
+    T* const to = out.data<T>() + groups.offset(out, group);
+    double ys[std::size_t{detail::grouped_lines::most}]{};
     for (index_t n = 0, i = first; n < size; ++n, i += step) {
-      y = n ? simd::multiply(static_cast<double>(factor[(from_end ? i + 1 : i) * a.stride[dim]]), y) : 0;
-      y += static_cast<double>(summand[i * b.stride[dim]]);
-      to[i * out.stride[dim]] = static_cast<T>(y);
+      const T* const factor = factors + (from_end && n ? i + 1 : i) * a.stride[dim];
+      const T* const summand = summands + i * b.stride[dim];
+      T* const line = to + i * out.stride[dim];
+      for (index_t l = 0; l < lines; ++l) {
+        double& y = ys[l];
+        y = n ? simd::multiply(static_cast<double>(factor[l * groups.step(a)]), y) : 0;
+        y += static_cast<double>(summand[l * groups.step(b)]);
+        line[l * groups.step(out)] = static_cast<T>(y);
+      }
     }
   });
 }

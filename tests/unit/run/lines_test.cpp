@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// Running sums and products, recurrences and positions of extrema along every dim: the CPU goes along several
+// lines at a time, in groups whose sizes these shapes are around, and gives what the definition says.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include <weft/weft.hpp>
+
+#include "../../compare.hpp"
+
+using namespace weft;
+using test::matches;
+namespace oracle = test::oracle;
+
+namespace {
+
+constexpr auto running_sum = []<index_t Dim>(auto x) { return cumsum<Dim>(x); };
+constexpr auto running_product = []<index_t Dim>(auto x) { return cumprod<Dim>(x); };
+constexpr auto sum_from_end = []<index_t Dim>(auto x) { return apply<op::cumsum, attr<Dim, 1>>(x); };
+constexpr auto product_before = []<index_t Dim>(auto x) { return apply<op::cumprod, attr<Dim, 1>>(x); };
+constexpr auto argmax_along = []<index_t Dim>(auto x) { return argmax<Dim>(x); };
+constexpr auto argmin_along = []<index_t Dim>(auto x) { return argmin<Dim>(x); };
+constexpr auto recurrence = []<index_t Dim>(auto x) {
+  return apply<op::linear_recurrence, attr<Dim, 0>>(x * 0.4f, x + 1);
+};
+constexpr auto recurrence_from_end = []<index_t Dim>(auto x) {
+  return apply<op::linear_recurrence, attr<Dim, 1>>(x * 0.4f, x + 1);
+};
+
+/// f along each dim of x and of views of it.
+template <index_t Dim = 0, expression X, class F>
+void check(const char* what, X x, F f) {
+  CAPTURE(what);
+  CAPTURE(Dim);
+  const auto same = [&](auto view) {
+    const auto e = f.template operator()<Dim>(view);
+    CHECK(matches(eval(e), oracle::value(e), {.relative = 1e-5, .of_largest = 1e-6}));
+  };
+  same(x);
+  same(permute<2, 0, 1>(x));
+  same(flip<2>(x));
+  same(slice<1, 2>(x, 0, x.extent(1)));
+  if constexpr (Dim < 2) check<Dim + 1>(what, x, f);
+}
+
+template <element T>
+tensor<T, extents<dyn, dyn, dyn>> numbers(const extents<dyn, dyn, dyn>& shape) {
+  return eval(cast<T>(round(randn<float>(shape, {.seed = 7}) * 40) / 20));
+}
+
+const extents<dyn, dyn, dyn> shapes[] = {{1, 1, 1},   {1, 1, 7},   {2, 63, 5}, {3, 2, 64},
+                                         {4, 65, 3},  {2, 3, 129}, {5, 9, 66}, {127, 2, 1},
+                                         {8, 64, 64}};
+
+}  // namespace
+
+TEST_CASE("running sums and products, recurrences") {
+  for (const auto& shape : shapes) {
+    CAPTURE(shape);
+    check("cumsum", numbers<float>(shape), running_sum);
+    check("cumsum from the end", numbers<float>(shape), sum_from_end);
+    check("cumprod", numbers<float>(shape), running_product);
+    check("cumprod of those before", numbers<float>(shape), product_before);
+    check("linear_recurrence", numbers<float>(shape), recurrence);
+    check("linear_recurrence from the end", numbers<float>(shape), recurrence_from_end);
+  }
+  for (const auto& shape : {shapes[1], shapes[4], shapes[6]}) {
+    CAPTURE(shape);
+    check("f64", numbers<double>(shape), running_sum);
+    check("bf16", numbers<bfloat16>(shape), sum_from_end);
+    check("i32", numbers<std::int32_t>(shape), running_sum);
+    check("u8", numbers<std::uint8_t>(shape), running_product);
+  }
+}
+
+TEST_CASE("positions of the largest and the smallest elements, of several equal ones and of NaN") {
+  for (const auto& shape : shapes) {
+    CAPTURE(shape);
+    const auto x = numbers<float>(shape);  // of 40 different numbers or so
+    check("argmax", x, argmax_along);
+    check("argmin", x, argmin_along);
+    check("argmax of f64", numbers<double>(shape), argmax_along);
+    check("argmin of i32", numbers<std::int32_t>(shape), argmin_along);
+    check("argmax of bf16", numbers<bfloat16>(shape), argmax_along);
+    for (const index_t some : {index_t{0}, x.size() / 2, x.size() - 1}) {  // and a second one behind it
+      std::vector<float> elements(x.data(), x.data() + x.size());
+      for (index_t i = some; i < std::min(some + 2, x.size()); ++i)
+        elements[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
+      const auto y = from(shape, elements);
+      check("argmax with NaN", y, argmax_along);
+      check("argmin with NaN", y, argmin_along);
+    }
+  }
+}
