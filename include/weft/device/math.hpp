@@ -452,17 +452,14 @@ WEFT_INLINE V f32_power(V x, V y) {
   return select(equal(x, one) | equal(y, V{}) | (equal(x, -one) & equal(abs(y), infinity)), one, power);
 }
 
-/// x to the power y, f64 by std::pow.
+/// x to the power y; other types than f32 by std::pow.
 template <class V>
 WEFT_INLINE V any_power(V x, V y) {
-  if constexpr (is_f64<V>) {
-    if constexpr (lane_count<V> == 1) x = std::pow(x, y);
-    else
-      for (int i = 0; i < lane_count<V>; ++i) x[i] = std::pow(x[i], y[i]);
-    return x;
-  } else {
-    return f32_power(x, y);
-  }
+  if constexpr (is_f32<V>) x = f32_power(x, y);
+  else if constexpr (lane_count<V> == 1) x = static_cast<V>(std::pow(x, y));
+  else
+    for (int i = 0; i < lane_count<V>; ++i) x[i] = std::pow(x[i], y[i]);
+  return x;
 }
 
 /// Lanes that small_power may take.

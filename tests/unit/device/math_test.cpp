@@ -139,7 +139,8 @@ TEST_CASE("pow: any base and exponent, vectors and single lanes alike") {
     for (std::size_t i = 0; i + lanes <= bases.size(); i += lanes) {
       const vector y = math::pow(simd::load<vector>(&bases[i]), simd::load<vector>(&exponents[i]));
       for (int l = 0; l < lanes; ++l) {
-        const float x = bases[i + std::size_t(l)], e = exponents[i + std::size_t(l)], alone = math::pow(x, e);
+        const float x = bases[i + std::size_t(l)], e = exponents[i + std::size_t(l)];
+        const float alone = math::pow(x, e);
         const double right = std::pow(double(x), double(e)), error = ulps(alone, right);
         if (std::bit_cast<std::uint32_t>(alone) != std::bit_cast<std::uint32_t>(float(y[l])) &&
             !(std::isnan(alone) && std::isnan(float(y[l]))))

@@ -49,8 +49,8 @@ class grouped_lines {
     });
   }
 
-  /// Calls f(lines, steps...) with constants for full groups, so that loops over adjacent lines become vectors
-  /// and those over a few are unrolled.
+  /// Calls f(lines, steps...) with constants for full groups, so that loops over adjacent lines become
+  /// vectors and those over a few are unrolled.
   template <class F, class... Steps>
   static void with_constants(F f, index_t lines, Steps... steps) {
     if (lines == most && (... && (steps == 1)))

@@ -276,7 +276,7 @@ void first_along(const native_call& call, int dim, Order yields) {
       for (index_t i = 1; i < size; ++i)
         for (index_t l = 0; l < lines; ++l) {
           const T v = from[i * along + l * step], extreme = extremes[l];
-          const bool better = !yields(v, extreme) & !is_nan(extreme);
+          const bool better = !(yields(v, extreme) || is_nan(extreme));
           best[l] = better ? i : best[l];
           extremes[l] = better ? v : extreme;
         }
