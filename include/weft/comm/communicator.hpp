@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include <weft/comm/traffic.hpp>
 #include <weft/comm/work.hpp>
@@ -26,6 +27,23 @@ struct comm_options {
   std::chrono::milliseconds timeout{default_timeout};
   bool control = false;
   std::int64_t step = -1;  // the training step: ranks in different steps are an error
+};
+
+/// While one exists, operations that this thread begins throw usage_error, which says where it is: in code
+/// that ranks execute at different times. A null pointer permits them again.
+class collectives_refused {
+ public:
+  explicit collectives_refused(const char* where) : before_(std::exchange(current(), where)) {}
+  collectives_refused(const collectives_refused&) = delete;
+  collectives_refused& operator=(const collectives_refused&) = delete;
+  ~collectives_refused() { current() = before_; }
+  static const char*& current() {
+    static thread_local const char* where = nullptr;
+    return where;
+  }
+
+ private:
+  const char* before_;
 };
 
 /// A group of ranks. Operations return at once; `work::wait` completes them. They throw value_error for
@@ -108,6 +126,9 @@ class communicator {
   }
   const std::shared_ptr<flight_recorder>& recorder() const { return recorder_; }
 
+  /// The number of the next run whose model these ranks train, from 0 on, the same on all of them.
+  std::int64_t count_run() { return runs_++; }
+
   /// Fails every operation of every rank, pending or future, with this reason.
   virtual void abort(const std::string& reason) = 0;
   /// Why the group has failed: a rank has aborted it, is lost, or was late; null if it has not.
@@ -136,6 +157,7 @@ class communicator {
   std::shared_ptr<flight_recorder> recorder_;
   std::string recorded_as_;
   std::uint64_t collectives_ = 0;
+  std::int64_t runs_ = 0;
   std::shared_ptr<std::atomic<std::int64_t>> waited_ = std::make_shared<std::atomic<std::int64_t>>(0);
 
   void check(const operation& o) const;

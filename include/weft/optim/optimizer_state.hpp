@@ -78,6 +78,9 @@ class optimizer_state {
     for (const slot& s : slots_) move_to(*s.tensor, home);
   }
   bool is_kept_elsewhere() const { return home_.has_value(); }
+
+  /// Says that a run has this state while `run` exists. Throws usage_error if another one has it.
+  void keep_for(const std::shared_ptr<const void>& run);
   /// Ends an update: the tensors it used move back to the device of keep_on.
   void updated() {
     for (const auto& t : lent_) move_to(*t, *home_);
@@ -109,6 +112,14 @@ class optimizer_state {
     std::shared_ptr<tensor_state> tensor;
   };
 
+  /// A run that exists; copies of the state are in none.
+  struct owner {
+    std::weak_ptr<const void> of{};
+    owner() = default;
+    owner(const owner&) {}
+    owner& operator=(const owner&) { return *this; }
+  };
+
   [[gnu::cold]] void set_named(state_dict_t now);
 
   /// Index of a slot, or where it would be inserted.
@@ -132,6 +143,7 @@ class optimizer_state {
   std::optional<device> home_;
   tensor_list lent_;
   state_dict_t named_;
+  owner run_;
 };
 
 }  // namespace weft

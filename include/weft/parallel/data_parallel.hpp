@@ -34,6 +34,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   void before_backward(uses all) override;
   void after_entry(uses leaves) override;
   void after_backward(const runtime::tape_identity& tape) override { gatherer_.finish(tape); }
+  void end_backward() noexcept override { passes_.pop_back(); }
 
   /// During subsequent backward passes, the gradients of these tensors are left where they are: another
   /// backward pass completes them.
@@ -59,22 +60,13 @@ class data_parallel_hooks : public runtime::execution_hooks {
   void synchronize(bool on) { synchronizes_ = on; }
   bool synchronizes() const { return synchronizes_; }
 
-  /// Waits until all gradients are reduced, and stores them as gradients of the local parameters.
-  void deliver_gradients() {
-    if (std::exchange(delivered_, true)) return;
-    reducer_.deliver();
-    add_shared();
-  }
+  /// Waits until all gradients are reduced, and stores them as gradients of the local parameters. Those that
+  /// tapes of other contexts have left at parameters are reduced, too, as if they were of this run.
+  void deliver_gradients();
 
   /// Drops all gradients of parameters, also those that have not been reduced, as of a backward pass that
-  /// failed, or that went through another run.
-  void drop_gradients() {
-    for (unit& u : units_)
-      for (member& m : u.members) {
-        m.whole->grad.reset();
-        m.local->grad.reset();
-      }
-  }
+  /// failed, or that went through another run. What has been sent is waited for.
+  void drop_gradients();
 
   /// Called after the local parameters have changed: discards gathered copies.
   void parameters_changed() {
@@ -182,13 +174,37 @@ class data_parallel_hooks : public runtime::execution_hooks {
   std::vector<unit> units_;
   state_dict_t buffers_;
   std::unordered_map<tensor_state*, place> places_;
-  std::unordered_map<tensor_state*, int> uses_;
+  /// A backward pass under way.
+  struct backward_pass {
+    std::unordered_map<tensor_state*, int> uses;  // cotangents to come
+    std::vector<int> waiting;  // by unit: members whose gradient is not complete
+  };
+  std::vector<backward_pass> passes_;  // one in a gradient hook of the one before
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
   parallel::started_collectives collectives_;
   tensor_list withheld_;
   bool synchronizes_ = true;
   bool delivered_ = false;  // the gradients of this step have been stored in the local parameters
+
+  /// Parameters that this run keeps whole and divides by rows; no other run may.
+  class divided_in_place {
+   public:
+    divided_in_place() = default;
+    divided_in_place(const divided_in_place&) = delete;
+    divided_in_place& operator=(const divided_in_place&) = delete;
+    ~divided_in_place() {
+      for (const state_ptr& p : all_) p->rows_in_run = false;
+    }
+    void add(const state_ptr& p) {
+      all_.push_back(p);
+      p->rows_in_run = true;
+    }
+
+   private:
+    std::vector<state_ptr> all_;
+  };
+  divided_in_place in_place_;
 };
 
 }  // namespace weft::parallel

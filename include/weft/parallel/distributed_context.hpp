@@ -204,11 +204,14 @@ class distributed_context : public context {
   };
   void begin_passes();
   /// What join() has said so far was for the passes that have begun.
-  void note_joins() {
-    joins_of_passes_ = batch_weights_.size();
-    joined_of_passes_ = joined_;
-  }
+  void note_joins() { joins_of_passes_ = joins_.size(); }
 
+  /// What join() has said of a micro-batch.
+  struct joined_batch {
+    double weight;         // of this rank's
+    index_t counted;       // on all ranks
+    std::uint64_t passes;  // backward_passes() before it
+  };
   /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
   void weigh(double batch, double positions) {
     batch_weight_ = batch;
@@ -219,10 +222,14 @@ class distributed_context : public context {
   /// Sets the weight of micro-batch j, if join() has been called for it.
   void weigh_batch(index_t j) {
     const auto at = static_cast<std::size_t>(j);
-    if (at < batch_weights_.size()) weigh(batch_weights_[at], position_weight_);
+    if (at < joins_.size()) weigh(joins_[at].weight, position_weight_);
   }
   /// How many of `all` micro-batches count.
-  index_t counted(index_t all) const { return joined_ > 0 ? joined_ : all; }
+  index_t counted(index_t all) const {
+    index_t joined = 0;
+    for (const joined_batch& j : joins_) joined += j.counted;
+    return joined > 0 ? joined : all;
+  }
   /// What this rank has communicated since binding.
   struct communication {
     traffic sent;
@@ -269,6 +276,8 @@ class distributed_context : public context {
   virtual void deliver_gradients() {
     if (hooks_) parallel_->deliver_gradients();
   }
+  /// Drops those of the backward passes since the last step.
+  virtual void drop_gradients() { parallel_->drop_gradients(); }
   /// Updates all local parameters by the optimizer, with their gradients times `scale`.
   virtual void update_local(const gradient_scale& scale) = 0;
   /// Throws value_error if a setting of the optimizer is out of range.
@@ -337,6 +346,8 @@ class distributed_context : public context {
   parallel_options options_;
   std::shared_ptr<communicator> ranks_, data_ranks_;
   training training_;
+  std::shared_ptr<const void> alive_ = std::make_shared<char>();  // says so to the state of the optimizer
+  std::int64_t number_;  // among the runs of these ranks
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
   state_dict_t local_, compared_;  // of `local_`, what all ranks that process different data have
@@ -345,12 +356,10 @@ class distributed_context : public context {
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
   parallel::step_graphs graphs_;
-  index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used
-  recycled_vector<double> batch_weights_;  // of this rank, as join() has said since the last step
+  std::vector<joined_batch> joins_;  // since the last step
   double batch_weight_ = 1, position_weight_ = 1;
   bool in_passes_ = false;  // of step(m, loss)
-  std::size_t joins_of_passes_ = 0;  // of batch_weights_, those of them
-  index_t joined_of_passes_ = 0;     // of joined_
+  std::size_t joins_of_passes_ = 0;
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;
 };

@@ -33,6 +33,9 @@ class parameter_gatherer {
   /// Called after the backward pass through a tape.
   void finish(const runtime::tape_identity& tape);
 
+  /// Frees gathered elements that no tape needs.
+  void release_unused();
+
   /// Frees gathered elements; the local rows remain.
   void reshard(int u);
 

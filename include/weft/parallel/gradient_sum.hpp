@@ -24,6 +24,11 @@ class gradient_sum {
   /// Returns the sum and resets it.
   std::shared_ptr<tensor_state> take(backend& device);
 
+  void clear() {
+    levels_.clear();
+    count_ = 0;
+  }
+
   std::size_t bytes() const {
     std::size_t n = 0;
     for (const auto& l : levels_) n += l ? l->bytes() : 0;

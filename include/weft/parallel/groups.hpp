@@ -62,9 +62,12 @@ class rank_groups {
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
+  /// Labels differ between runs, so that ranks which take steps of two models in other orders get an error.
   comm_options labelled(const std::string& label, bool control = false) const {
-    return {label, timeout_, control, step_};
+    return {run_ > 0 ? label + " (run " + std::to_string(run_) + ")" : label, timeout_, control, step_};
   }
+  /// Of several runs of the same ranks, this one's number, from 0 on.
+  void set_run(std::int64_t number) { run_ = number; }
   /// Sets the step of subsequent operations.
   void set_step(std::int64_t step) { step_ = step; }
 
@@ -100,7 +103,7 @@ class rank_groups {
   communicator* data_;
   mesh_sizes sizes_;
   std::chrono::milliseconds timeout_;
-  std::int64_t step_ = -1;
+  std::int64_t run_ = 0, step_ = -1;
   std::shared_ptr<communicator> shards_, replicas_, owners_, layers_;
   std::shared_ptr<communicator> experts_, expert_shards_, expert_replicas_;
   std::map<index_t, std::shared_ptr<communicator>> sharing_;  // by number of units

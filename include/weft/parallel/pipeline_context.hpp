@@ -93,6 +93,7 @@ class pipeline_context : public distributed_context {
   communicator& data_ranks() const override { return *data_; }
   communication communicated() const override;
   void deliver_gradients() override;
+  void drop_gradients() override;
   bool counts(const tensor_state& local) const override;
 
  private:

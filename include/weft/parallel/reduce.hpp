@@ -33,6 +33,10 @@ class gradient_reducer {
   /// parameters.
   void deliver();
 
+  /// Drops all gradients that were taken and have not been delivered. What is under way is waited for; the
+  /// rest is not sent.
+  void drop();
+
   void poll() {
     while (!under_way_.empty() && under_way_.front().message_in_flight.is_completed()) advance();
   }

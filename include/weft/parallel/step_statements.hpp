@@ -73,7 +73,12 @@ class statements_of final : public step_statements {
 
  private:
   recorded_chunk walk(tape_type& on, index_t j, block_range mine, const stage_events& events) {
-    for (; called_ <= j; ++called_) made_[static_cast<std::size_t>(called_)].emplace(loss_(called_));
+    for (; called_ <= j; ++called_) {
+      const collectives_refused inside(
+          "the loss of a pipeline, which the stages compute at different times: evaluate what is divided "
+          "among ranks before the step");
+      made_[static_cast<std::size_t>(called_)].emplace(loss_(called_));
+    }
     stage_evaluator<tape_type> evaluator(on, run_, mine, events);
     const auto value = evaluator.eval(*made_[static_cast<std::size_t>(j)]);
     return {nullptr, value.state(), evaluator.blocks()};

@@ -102,7 +102,6 @@ struct unit {
   communicator* shards;         // the ranks that divide the rows of its parameters
   communicator* replicas;       // the ranks that have the same rows as this one
   bool stays = false;           // gathered parameters are kept between forward and backward
-  int waiting = 0;              // members whose gradient this backward pass has not completed
 
   int part() const { return shards->rank(); }
   int parts() const { return shards->size(); }

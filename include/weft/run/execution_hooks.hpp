@@ -48,8 +48,8 @@ class execution_hooks {
   virtual void before_program(operands, const purpose&) = 0;
   virtual void after_program(operands, const purpose&) = 0;
 
-  // Several tapes may hold entries at once: programs of others may run before the backward pass of one, not
-  // during it.
+  // Several tapes may hold entries at once: programs of others may run before the backward pass of one and,
+  // from a gradient hook, whole passes of others during it.
 
   /// Backward begins, and will add one cotangent to each of these tensors, in which one can occur several
   /// times.
@@ -57,6 +57,8 @@ class execution_hooks {
   /// One more cotangent has been added to each of these, or never will be.
   virtual void after_entry(uses) = 0;
   virtual void after_backward(const tape_identity&) = 0;
+  /// The pass that began last is over, also if it has failed.
+  virtual void end_backward() noexcept = 0;
 
   /// Makes progress on pending messages, without waiting.
   virtual void poll() = 0;
@@ -82,6 +84,20 @@ class execution_hooks {
   /// Extends `rows`, those of this rank's `operand` [batch, positions, ..., features], by the rows of all
   /// ranks that divide positions, in the order in which one rank has them. Collective among these ranks.
   virtual void gather_choices(row_choices& rows, const shape& operand) = 0;
+};
+
+/// Calls end_backward() at the end of a pass that has begun.
+class backward_scope {
+ public:
+  explicit backward_scope(execution_hooks* of) : of_(of) {}
+  backward_scope(const backward_scope&) = delete;
+  backward_scope& operator=(const backward_scope&) = delete;
+  ~backward_scope() {
+    if (of_) of_->end_backward();
+  }
+
+ private:
+  execution_hooks* of_;
 };
 
 }  // namespace runtime

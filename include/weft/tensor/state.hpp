@@ -61,6 +61,7 @@ struct tensor_state {
   std::shared_ptr<tensor_state> viewed;     // of a view (flat_view): whose elements these are
   bool is_gathered = false;      // `memory` is a copy for programs, of what the ranks have parts of elsewhere
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
+  bool rows_in_run = false;  // a run updates some rows of `memory` and gathers the others (parallel/gather.hpp)
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
       : tensor_state(d, s, t, d.allocate(bytes_of(s, t), what)) {}
@@ -114,6 +115,8 @@ namespace detail {
 const shape& checked_extents(const shape& fixed, const shape& s);
 [[noreturn, gnu::cold]] void refuse_divided(const tensor_state& t);
 [[noreturn, gnu::cold]] void refuse_deferred(const tensor_state& t);
+/// Waits until elements in flight from other ranks have arrived, also those of what `t` is a view of.
+void await_elements(const tensor_state& t);
 /// Throws value_error if elements that this rank should have are not here.
 void require_own_memory(const tensor_state& t);
 /// Throws value_error if elements of the whole tensor are missing on this rank, or are there for programs
@@ -132,7 +135,7 @@ inline void require_own_gradient(const tensor_state& t, const char* what) {
 /// Inlined, as t(i, j) asks for each element.
 inline void* host_memory(const tensor_state& t) {
   if (!t.where->host_accessible()) refuse_host(t);
-  if (t.arrive || t.divided || t.is_deferred()) require_memory(t);
+  if (t.arrive || t.viewed || t.divided || t.is_deferred()) require_memory(t);
   return t.memory.data();
 }
 [[noreturn, gnu::cold]] void refuse_undefined(dtype type, const shape& extents);
@@ -144,7 +147,7 @@ const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
 }  // namespace detail
 
 /// Moves the elements and the gradient to another device, for all handles; a deferred parameter gets them
-/// there. Throws value_error for sharded tensors.
+/// there. Throws value_error for sharded tensors, and usage_error for a parameter whose rows a run divides.
 void move_to(tensor_state& t, const device& where);
 
 }  // namespace weft

@@ -72,6 +72,8 @@ WEFT_DEFINE work communicator::begin(operation o, comm_options& with) {
   o.timeout = with.timeout;
   o.step = with.step;
   check(o);
+  if (const char* const where = collectives_refused::current())
+    throw usage_error("weft: rank " + std::to_string(this->rank()) + ": " + o.text() + " in " + where);
   const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
   const record_function range([&o] { return o.text(); }, bytes);
   (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;

@@ -83,6 +83,14 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now) {
   named_ = std::move(now);
 }
 
+WEFT_DEFINE void optimizer_state::keep_for(const std::shared_ptr<const void>& run) {
+  if (!run_.of.expired())
+    throw usage_error(
+        "weft: bind: the optimizer updates the model of another run, whose steps it counts: make an optimizer "
+        "for each run");
+  run_.of = run;
+}
+
 WEFT_DEFINE std::size_t optimizer_state::place_of(std::string_view kind, std::string_view name) const {
   const auto at = std::partition_point(slots_.begin(), slots_.end(), [&](const slot& s) {
     return s.kind < kind || (s.kind == kind && s.name < name);

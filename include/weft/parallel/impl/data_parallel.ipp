@@ -83,21 +83,25 @@ WEFT_DEFINE void data_parallel_hooks::before_backward(uses all) {
   if (delivered_)
     throw value_error(
         "weft: backward: the gradients of this step have been reduced already; take the step first");
-  uses_.clear();
-  for (tensor_state* leaf : all) ++uses_[leaf];
-  for (unit& u : units_) {
-    u.waiting = 0;
-    for (const member& m : u.members) u.waiting += uses_.contains(m.whole.get()) && !withholds(*m.whole);
+  backward_pass& pass = passes_.emplace_back();
+  for (tensor_state* leaf : all) ++pass.uses[leaf];
+  for (const unit& u : units_) {
+    const auto completed = [&](const member& m) {
+      return pass.uses.contains(m.whole.get()) && !withholds(*m.whole);
+    };
+    pass.waiting.push_back(
+        static_cast<int>(std::count_if(u.members.begin(), u.members.end(), completed)));
   }
 }
 
 WEFT_DEFINE void data_parallel_hooks::after_entry(uses leaves) {
+  const std::size_t pass = passes_.size() - 1;  // a hook may append another
   for (tensor_state* leaf : leaves) {
     const auto found = places_.find(leaf);
-    if (found == places_.end() || --uses_[leaf] > 0 || withholds(*leaf)) continue;
+    if (found == places_.end() || --passes_[pass].uses[leaf] > 0 || withholds(*leaf)) continue;
     if (leaf->grad) run_gradient_hooks(*leaf, leaf->grad);
     const int u = found->second.unit;
-    if (--unit_at(u).waiting == 0) take(u);
+    if (--passes_[pass].waiting[static_cast<std::size_t>(u)] == 0) take(u);
   }
 }
 
@@ -123,6 +127,29 @@ WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator
   groups_.divide_layers(std::move(among));
   for (const auto& [name, p] : local())
     if (p->where_in_layer().is_shared()) groups_.share_units(units_of(*p->divided));
+}
+
+WEFT_DEFINE void data_parallel_hooks::deliver_gradients() {
+  if (std::exchange(delivered_, true)) return;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const auto& members = units_[u].members;
+    if (std::any_of(members.begin(), members.end(),
+                    [&](const member& m) { return m.whole->grad && !withholds(*m.whole); }))
+      take(static_cast<int>(u));
+  }
+  reducer_.deliver();
+  add_shared();
+}
+
+WEFT_DEFINE void data_parallel_hooks::drop_gradients() {
+  reducer_.drop();
+  for (unit& u : units_)
+    for (member& m : u.members) {
+      m.whole->grad.reset();
+      m.local->grad.reset();
+    }
+  delivered_ = false;
+  gatherer_.release_unused();
 }
 
 WEFT_DEFINE void data_parallel_hooks::add_shared() {
@@ -264,7 +291,10 @@ WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
     const state_ptr& base = is_apart ? rows : m.whole;
     const index_t at = is_apart ? p.in_message - own[0].in_message : p.at;
     m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-    if (!is_apart) continue;
+    if (!is_apart) {
+      in_place_.add(m.whole);
+      continue;
+    }
     if (is_deferred) weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
     else copy_rows(m.local, 0, m.whole, p.at, p.count);
     if (!m.whole->divided)

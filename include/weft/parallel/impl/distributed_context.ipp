@@ -59,7 +59,12 @@ inline std::vector<state_key> shared_keys(communicator& ranks, int from, std::ve
 WEFT_DEFINE distributed_context::distributed_context(const device& where, const training& of,
                                                      std::shared_ptr<communicator> ranks,
                                                      const parallel_options& o)
-    : context(where), options_(parallel::detail::checked(o)), ranks_(std::move(ranks)), training_(of) {
+    : context(where),
+      options_(parallel::detail::checked(o)),
+      ranks_(std::move(ranks)),
+      training_(of),
+      number_(ranks_->count_run()) {
+  training_.state->keep_for(alive_);
   if (training_.scales_loss && o.hook)
     throw usage_error(
         "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
@@ -107,6 +112,7 @@ WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const
   if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
   if (layers) parallel_->divide_layers(std::move(layers));
   parallel_->groups().divide_context(context_);
+  parallel_->groups().set_run(number_);
   parallel_->groups().set_step(0);
   local_ = parallel_->local();
   compared_ = parallel_->local_of_all_ranks();
@@ -127,8 +133,7 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
     throw usage_error(
         "weft: step: no backward pass has gone through this run since the last step: make the tape with "
         "`tape steps(run)` and call steps.backward(loss) before each step");
-  const index_t micro_batches =
-      batch_weights_.empty() ? o.micro_batches : static_cast<index_t>(batch_weights_.size());
+  const index_t micro_batches = joins_.empty() ? o.micro_batches : static_cast<index_t>(joins_.size());
   deliver_gradients();
   require_agreement(micro_batches, passes);
   if (passes < micro_batches)
@@ -143,29 +148,19 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
 }
 
 WEFT_DEFINE void distributed_context::zero_grad() {
-  if (!holds_parameters()) return;  // a pipeline before its first step
-  deliver_gradients();
-  parallel_->drop_gradients();
-  joined_ = 0;
-  batch_weights_.clear();
-  weigh(1, position_weight_);
+  drop_gradients();
+  // What join() has said after the last of these passes is for the next ones.
+  const auto next = std::find_if(joins_.begin(), joins_.end(),
+                                 [&](const joined_batch& j) { return j.passes == backward_passes(); });
+  const std::size_t first = in_passes_ ? joins_of_passes_ : static_cast<std::size_t>(next - joins_.begin());
+  joins_.erase(joins_.begin(), joins_.begin() + static_cast<std::ptrdiff_t>(first));
+  weigh(joins_.empty() ? 1 : joins_.back().weight, position_weight_);
   in_passes_ = false;
   passes_seen_ = backward_passes();
-  parallel_->parameters_changed();
 }
 
 WEFT_DEFINE void distributed_context::begin_passes() {
-  if (in_passes_) {
-    recycled_vector<double> weights;
-    for (std::size_t k = joins_of_passes_; k < batch_weights_.size(); ++k)
-      weights.push_back(batch_weights_[k]);
-    const index_t joined = joined_ - joined_of_passes_;
-    const double weight = batch_weight_;
-    zero_grad();
-    batch_weights_ = std::move(weights);
-    joined_ = joined;
-    weigh(weight, position_weight_);
-  }
+  if (in_passes_) zero_grad();
   in_passes_ = true;
 }
 
@@ -208,8 +203,9 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches,
 WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
-  batch_weights_.clear();
-  return 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
+  const index_t count = counted(o.micro_batches * ranks);
+  joins_.clear();
+  return 1.0 / static_cast<double>(count);
 }
 
 WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_options& o, double mean) {
@@ -240,7 +236,7 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
                                                            const std::function<pending_number()>& update) {
   communicator& data = groups().data();
   const index_t own = static_cast<index_t>(losses.size());
-  const auto joins = static_cast<index_t>(batch_weights_.size());
+  const auto joins = static_cast<index_t>(joins_.size());
   if (joins > 0 && joins != own)
     refuse<usage_error>({"weft: step: join() was called ", joins, " times for ", own, " micro-batches"});
   std::vector<double> all(losses.size() * static_cast<std::size_t>(data.size()));  // of all ranks
@@ -282,10 +278,11 @@ WEFT_DEFINE double distributed_context::gradient_inf_norm() {
 
 WEFT_DEFINE int distributed_context::join(bool has_batch) {
   std::vector<std::int32_t> having{has_batch};
+  const collectives_refused none(nullptr);  // in the loss of a pipeline, the ranks of a stage call it alike
   data_ranks().all_reduce(having, reduction::sum, in_step("join")).wait();
   weigh(has_batch || having[0] == 0 ? 1 : 0, position_weight_);
-  if (having[0] > 0) batch_weights_.push_back(batch_weight_);  // of a micro-batch that is computed
-  joined_ += options_.local_steps > 1 ? static_cast<int>(has_batch) : having[0];
+  if (having[0] > 0)  // of a micro-batch that is computed
+    joins_.push_back({batch_weight_, options_.local_steps > 1 ? has_batch : having[0], backward_passes()});
   return having[0];
 }
 

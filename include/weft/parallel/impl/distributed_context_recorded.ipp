@@ -21,7 +21,7 @@ WEFT_DEFINE void distributed_context::require_recordable() const {
   require(!hooks() && groups().data().size() == 1, "messages to other ranks");
   require(!options_.offload_optimizer && !options_.offload_parameters, "offload");
   require(&engine() == &*where(), "another backend than the device's");
-  require(joined_ == 0, "join()");
+  require(joins_.empty(), "join()");
   for (const auto& [name, p] : local_) {
     require(p->gradient_hooks.empty(), "gradient hooks");
     require(!p->grad, "gradients of another backward pass");

@@ -117,10 +117,14 @@ WEFT_DEFINE void take_initializers(communicator& ranks, const comm_options& o,
 }
 
 WEFT_DEFINE void require_elements_here(const std::string& name, const tensor_state& t) {
-  if (const auto arrive = t.arrive) arrive();
+  weft::detail::await_elements(t);
   if (t.divided && !t.is_part_of_layer())
     refuse<value_error>(
         {"weft: bind: parameter ", name, " was divided among the ranks of another run, which has its rows"});
+  if (t.rows_in_run)
+    refuse<value_error>({"weft: bind: the rows of parameter ", name,
+                         " are divided among the ranks of another run: end that run first, or bind models "
+                         "that share parameters as members of one struct"});
 }
 
 }  // namespace detail

@@ -81,6 +81,10 @@ WEFT_DEFINE void parameter_gatherer::release(int u, const runtime::purpose& why)
 
 WEFT_DEFINE void parameter_gatherer::finish(const runtime::tape_identity& tape) {
   order_.finish(tape);
+  release_unused();
+}
+
+WEFT_DEFINE void parameter_gatherer::release_unused() {
   for (int u = 0; u < static_cast<int>(units_.size()); ++u)
     if (!order_.held(u)) reshard(u);
 }

@@ -197,6 +197,14 @@ WEFT_DEFINE void pipeline_context::deliver_gradients() {
   if (tied_) tied_->deliver(local(), groups().labelled(" of all micro-batches"));
 }
 
+WEFT_DEFINE void pipeline_context::drop_gradients() {
+  if (holds_parameters()) {
+    deliver_gradients();  // completes the messages of tied parameters
+    return distributed_context::drop_gradients();
+  }
+  for (const auto& [name, p] : parameters_) p->grad.reset();
+}
+
 WEFT_DEFINE bool pipeline_context::counts(const tensor_state& of) const {
   for (const auto& [name, p] : local())
     if (p.get() == &of && tied_->owned_elsewhere(name)) return false;

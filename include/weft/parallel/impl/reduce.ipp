@@ -33,6 +33,11 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
   unit& of = units_[static_cast<std::size_t>(u)];
   const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
   if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
+  for (const member& m : of.members)
+    if (m.whole->grad && m.whole->gradient_in_run && !m.seen)
+      refuse<usage_error>({"weft: backward: parameter ", m.name,
+                           " has gradients in another run that trains it: take the step of that run first, or "
+                           "bind models that share parameters as members of one struct"});
   while (reduces_each_ && under_way_.size() >= most_under_way) advance();
   const state_ptr message = flat(messages_, of.message.count);
   for (const piece& p : of.message.pieces) {
@@ -88,6 +93,18 @@ WEFT_DEFINE void gradient_reducer::deliver() {
   while (!under_way_.empty()) advance();
   for (int u = 0; u < static_cast<int>(units_.size()); ++u)
     if (const state_ptr reduced = at(u).reduced.take(*messages_)) set_gradients(u, reduced);
+}
+
+WEFT_DEFINE void gradient_reducer::drop() {
+  while (!under_way_.empty()) advance();
+  for (state& s : states_) {
+    s.unsent.clear();
+    s.reduced.clear();
+    s.is_ready = s.was_sent = false;
+  }
+  next_ = 0;
+  for (unit& u : units_)
+    for (member& m : u.members) m.seen = m.whole->gradient_in_run = false;
 }
 
 WEFT_DEFINE gradient_reducer::~gradient_reducer() {

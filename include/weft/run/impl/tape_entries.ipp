@@ -26,6 +26,7 @@ void basic_tape_entries<Unused>::backward_weights() {
         "one in parts");
   runtime::execution_hooks* const hooks = context_->hooks();
   if (hooks) announce(*hooks, later_);
+  const runtime::backward_scope pass(hooks);
   for (entry& n : std::exchange(later_, {})) {
     if (n.function) accumulate_all(n, n.saved);
     else if (!n.saved.empty()) check_versions(n), run_program(n, *n.weight);
@@ -249,6 +250,7 @@ template <class Unused>
 void basic_tape_entries<Unused>::execute_backward() {
   runtime::execution_hooks* const hooks = context_->hooks();
   if (hooks) announce(*hooks, entries_);
+  const runtime::backward_scope pass(hooks);
   while (!entries_.empty()) {
     entry n = std::move(entries_.back());
     entries_.pop_back();

@@ -14,8 +14,9 @@ namespace weft {
 }
 
 [[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
+  detail::await_elements(t);
   auto alias = make_recycled<tensor_state>(t);
-  alias->gradient_in_run = false;
+  alias->gradient_in_run = alias->rows_in_run = false;
   return alias;
 }
 
@@ -76,8 +77,13 @@ WEFT_DEFINE void refuse_deferred(const tensor_state& t) {
                        "strategy, or call materialize(model)"});
 }
 
-WEFT_DEFINE void require_own_memory(const tensor_state& t) {
+WEFT_DEFINE void await_elements(const tensor_state& t) {
   if (const auto arrive = t.arrive) arrive();  // a copy, because arriving clears it
+  if (t.viewed) await_elements(*t.viewed);
+}
+
+WEFT_DEFINE void require_own_memory(const tensor_state& t) {
+  await_elements(t);
   if (t.is_deferred()) refuse_deferred(t);
   if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
 }
@@ -143,6 +149,10 @@ WEFT_DEFINE void move_to(tensor_state& t, const device& where) {
     return;
   }
   detail::require_memory(t);
+  if (t.rows_in_run)
+    refuse<usage_error>({"weft: to: a parameter of shape ", t.whole(), " on ", t.where->name(),
+                         " is in a run that divides its rows among ranks: move the model before bind, or end "
+                         "the run first"});
   const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
   t.where->download(host.get(), t.memory.data(), t.bytes());
   buffer memory = where.allocate(t.bytes());
