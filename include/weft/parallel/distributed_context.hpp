@@ -49,7 +49,8 @@ class distributed_context : public context {
   pending_number step(const step_options& o = {});
 
   /// Drops the gradients of the backward passes since the last step, which is left out: what zero_grad(model)
-  /// does for a model that is bound to no run. Collective.
+  /// does for a model that is bound to no run; and those that tapes of other contexts have left in the model.
+  /// What join() has said after the last of these passes stays. Collective: it waits for what has been sent.
   void zero_grad();
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a

@@ -130,12 +130,13 @@ inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_stat
   view->extents = extents;
   view->viewed = t;
   if (view->is_part_of_layer()) view->divided.reset();
+  else if (view->divided) refuse_divided(*t);
   return view;
 }
 }  // namespace detail
 
-/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory. Throws value_error
-/// if they are of another type.
+/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory; of a parameter of a
+/// divided layer, those of this rank. Throws value_error if they are of another type, or on other ranks.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   const shape& s = detail::typed_state(dtype_of<T>, {1, {dyn}}, t)->extents;
