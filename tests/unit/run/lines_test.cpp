@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Running sums and products, recurrences and positions of extrema along every dim: the CPU goes along several
-// lines at a time, in groups whose sizes these shapes are around, and gives what the definition says.
+// Running sums and products, recurrences and positions of extrema along every dim, and the largest elements of
+// windows: the CPU computes several lines or windows at a time, in groups whose sizes these shapes are around,
+// and gives what the definition says.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -94,4 +95,37 @@ TEST_CASE("positions of the largest and the smallest elements, of several equal 
       check("argmin with NaN", y, argmin_along);
     }
   }
+}
+
+namespace {
+
+template <height_width Size, pool_options O, element T>
+void pool(const char* what, index_t rows, index_t columns, bool with_nan) {
+  CAPTURE(what);
+  CAPTURE(rows);
+  CAPTURE(columns);
+  const auto numbers_2 = numbers<T>(extents<dyn, dyn, dyn>{2, rows, columns});
+  std::vector<T> elements(numbers_2.data(), numbers_2.data() + numbers_2.size());
+  if constexpr (is_floating(dtype_of<T>))
+    for (std::size_t i = 3; with_nan && i < elements.size(); i += 41)
+      elements[i] = std::numeric_limits<T>::quiet_NaN();
+  const auto x = from(extents<dyn, dyn, dyn>{2, rows, columns}, elements);
+  const auto same = [](auto e) { CHECK(matches(eval(e), oracle::value(e))); };
+  same(max_pool2d<Size, O>(x));
+  same(max_pool2d<Size, O>(transpose<1, 2>(x)));
+  same(apply<op::arg_window_max, detail::pool_attributes<Size, O>>(x));  // of equal ones, the first
+}
+
+}  // namespace
+
+TEST_CASE("the largest elements of windows, at the border, of several equal ones and of NaN") {
+  for (const index_t columns : {4, 5, 17, 63, 64, 65, 131, 200})
+    for (const index_t rows : {index_t{4}, index_t{7}})
+      for (const bool with_nan : {false, true}) {
+        pool<2, pool_options{}, float>("2", rows, columns, with_nan);
+        pool<3, pool_options{.stride = 2, .padding = 1}, float>("3, stride 2, padding 1", rows, columns, with_nan);
+        pool<4, pool_options{.stride = 1, .padding = 2}, float>("4, stride 1, padding 2", rows, columns, with_nan);
+        pool<3, pool_options{.stride = 2, .padding = 1}, double>("f64", rows, columns, with_nan);
+        pool<3, pool_options{.stride = 1, .padding = 1}, std::int32_t>("i32", rows, columns, false);
+      }
 }

@@ -58,6 +58,46 @@ struct placed_windows {
         end(std::min(windows, before < extent ? (extent - 1 - before) / step + 1 : 0)),
         first(begin * step + before) {}
 };
+
+/// The largest element of each window so far, and its place in the window; -1: none.
+template <class T>
+struct window_maxima {
+  static constexpr index_t most = 64;  // windows
+  T largest[std::size_t{most}]{};
+  std::int32_t best[std::size_t{most}];
+
+  explicit window_maxima(index_t count) { std::fill_n(best, count, -1); }
+
+  /// Compares windows begin to end - 1 with their elements at `place`, which are elements[j * stride]. NaN is
+  /// the largest, and the first of equal ones is.
+  void compare(const T* elements, index_t stride, std::int32_t place, index_t begin, index_t end) {
+    if constexpr (std::is_same_v<T, float>) {  // without branches: which one is larger varies
+      using V = simd::vec<float, vector_bytes / 4>;
+      using I = simd::mask_of<V>;
+      constexpr index_t lanes = simd::lane_count<V>;
+      for (index_t j = begin; j < end; j += lanes) {
+        const index_t n = std::min(lanes, end - j);
+        V v{};
+        if (stride == 1) v = simd::load_some<V>(elements + j, n);
+        else
+          for (index_t l = 0; l < n; ++l) v[l] = elements[(j + l) * stride];
+        const V before = simd::load_some<V>(largest + j, n);
+        const I at = simd::load_some<I>(best + j, n);
+        const I takes = simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) |
+                        simd::less(at, I{});
+        simd::store_some(largest + j, simd::select(takes, v, before), n);
+        simd::store_some(best + j, simd::select(takes, simd::splat<I>(place), at), n);
+      }
+    } else {
+      for (index_t j = begin; j < end; ++j) {
+        const T v = elements[j * stride], before = largest[j];
+        if (best[j] >= 0 && !(v > before) && (v == v || before != before)) continue;
+        largest[j] = v;
+        best[j] = place;
+      }
+    }
+  }
+};
 }  // namespace detail
 
 /// in: g [..., windows, windows, height, width]; out: [..., v0, v1], where each element is the sum of those
@@ -117,25 +157,27 @@ void arg_window_max(const native_call& call) {
   const int order = x.extents.order;
   const index_t height = x.extents[order - 2], width = x.extents[order - 1], rows = out.extents[order - 2],
                 columns = out.extents[order - 1], row = x.stride[order - 2], column = x.stride[order - 1];
+  using maxima = detail::window_maxima<T>;
   detail::for_each_plane(
       call, rows * columns * size.height * size.width, [&](index_t plane, scratch_memory&) {
         const T* const from = x.data<const T>() + element_offset(x.extents, x.stride, 0, order - 2, plane);
         auto* to = out.data<std::int64_t>() + plane * rows * columns;
         for (index_t i = 0; i < rows; ++i)
-          for (index_t j = 0; j < columns; ++j, ++to) {
-            const index_t top = i * step.height - padding.height, left = j * step.width - padding.width;
-            const index_t i0 = std::max<index_t>(top, 0), i1 = std::min(height, top + size.height),
-                          j0 = std::max<index_t>(left, 0), j1 = std::min(width, left + size.width);
-            index_t best = i0 * width + j0;
-            T largest = from[i0 * row + j0 * column];
-            for (index_t k = i0; k < i1; ++k)
-              for (index_t l = j0; l < j1; ++l) {
-                const T v = from[k * row + l * column];
-                if (!(v > largest) && (v == v || largest != largest)) continue;
-                best = k * width + l;
-                largest = v;
+          for (index_t begin = 0; begin < columns; begin += maxima::most) {
+            const index_t count = std::min(maxima::most, columns - begin),
+                          top = i * step.height - padding.height;
+            maxima found(count);
+            for (index_t k = std::max<index_t>(top, 0); k < std::min(height, top + size.height); ++k)
+              for (index_t l = 0; l < size.width; ++l) {
+                const index_t left = begin * step.width + l - padding.width;
+                const detail::placed_windows inside(count, step.width, left, width);
+                found.compare(from + k * row + left * column, step.width * column,
+                              static_cast<std::int32_t>((k - top) * size.width + l), inside.begin, inside.end);
               }
-            *to = best;
+            const auto across = static_cast<std::int32_t>(size.width);
+            for (index_t j = 0; j < count; ++j)
+              *to++ = (top + found.best[j] / across) * width + (begin + j) * step.width - padding.width +
+                      found.best[j] % across;
           }
       });
 }
