@@ -113,7 +113,25 @@ void pool(const char* what, index_t rows, index_t columns, bool with_nan) {
   const auto same = [](auto e) { CHECK(matches(eval(e), oracle::value(e))); };
   same(max_pool2d<Size, O>(x));
   same(max_pool2d<Size, O>(transpose<1, 2>(x)));
-  same(apply<op::arg_window_max, detail::pool_attributes<Size, O>>(x));  // of equal ones, the first
+  const auto positions = eval(apply<op::arg_window_max, detail::pool_attributes<Size, O>>(x));
+  std::vector<std::int64_t> expected;
+  const index_t step_down = O.stride.height ? O.stride.height : Size.height,
+                step_across = O.stride.width ? O.stride.width : Size.width;
+  for (index_t plane = 0; plane < 2; ++plane)
+    for (index_t i = 0; i < positions.extent(1); ++i)
+      for (index_t j = 0; j < positions.extent(2); ++j) {
+        index_t best = -1;
+        const auto at = [&](index_t p) { return elements[static_cast<std::size_t>(plane * rows * columns + p)]; };
+        for (index_t k = 0; k < Size.height; ++k)
+          for (index_t l = 0; l < Size.width; ++l) {
+            const index_t y = i * step_down + k - O.padding.height, z = j * step_across + l - O.padding.width;
+            if (y < 0 || y >= rows || z < 0 || z >= columns) continue;
+            const T v = at(y * columns + z);
+            if (best < 0 || (at(best) == at(best) && !(v <= at(best)))) best = y * columns + z;  // NaN is larger
+          }
+        expected.push_back(best);
+      }
+  CHECK(positions.to_vector() == expected);
 }
 
 }  // namespace
