@@ -408,17 +408,23 @@ WEFT_INLINE D power_of_positive(D x, D y) {
   const D m = bits_as<D>(static_cast<U>(bits - ((biased - 1023) << 52)));
   const D e = bits_as<D>(static_cast<U>(biased + 0x4330000000000000)) - (0x1p52 + 1023);
   // log2(m) = 2 / log(2) atanh(s)
-  constexpr double log_terms[] = {2.8853900817779268,  0.9617966939259756,  0.5770780163555854,
-                                  0.41219858311113244, 0.3205988979753252,  0.26230818925253881,
+  constexpr double log_terms[] = {2.8853900817779268,  0.9617966939259756, 0.5770780163555854,
+                                  0.41219858311113244, 0.3205988979753252, 0.26230818925253881,
                                   0.22195308321368667, 0.1923593387851951};
   const D s = (m - 1.0) / (m + 1.0);
   const D log = multiply_add(polynomial(multiply(s, s), log_terms), s, e);
   const D bounded = greater(splat<D>(-200.0), lesser(splat<D>(200.0), multiply(y, log)));
-  const D whole = (bounded + magic<D>) - magic<D>, r = bounded - whole;
+  const D whole = (bounded + magic<D>)-magic<D>, r = bounded - whole;
   constexpr double exp_terms[] = {1,  // log(2)^k / k!
-                                  0.6931471805599453,    0.2402265069591007,    0.05550410866482158,
-                                  0.009618129107628477,  0.0013333558146428443, 0.00015403530393381608,
-                                  1.5252733804059841e-5, 1.3215486790144307e-6, 1.0178086009239699e-7};
+                                  0.6931471805599453,
+                                  0.2402265069591007,
+                                  0.05550410866482158,
+                                  0.009618129107628477,
+                                  0.0013333558146428443,
+                                  0.00015403530393381608,
+                                  1.5252733804059841e-5,
+                                  1.3215486790144307e-6,
+                                  1.0178086009239699e-7};
   return scaled(polynomial(r, exp_terms), whole);
 }
 
@@ -436,9 +442,9 @@ WEFT_INLINE V f32_power(V x, V y) {
     simd::store(bases, a);
     simd::store(exponents, y);
     for (int h = 0; h < 2 * half; h += half)
-      simd::store(bases + h, convert<float>(power_of_positive(
-                                 convert<double>(load<vec<float, half>>(bases + h)),
-                                 convert<double>(load<vec<float, half>>(exponents + h)))));
+      simd::store(bases + h,
+                  convert<float>(power_of_positive(convert<double>(load<vec<float, half>>(bases + h)),
+                                                   convert<double>(load<vec<float, half>>(exponents + h)))));
     power = load<V>(bases);
   }
   const V grown = select(less(V{}, y), infinity, V{}), shrunk = select(less(V{}, y), V{}, infinity);

@@ -177,7 +177,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// A backward pass under way.
   struct backward_pass {
     std::unordered_map<tensor_state*, int> uses;  // cotangents to come
-    std::vector<int> waiting;  // by unit: members whose gradient is not complete
+    std::vector<int> waiting;                     // by unit: members whose gradient is not complete
   };
   std::vector<backward_pass> passes_;  // one in a gradient hook of the one before
   parameter_gatherer gatherer_;

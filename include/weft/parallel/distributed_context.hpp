@@ -348,7 +348,7 @@ class distributed_context : public context {
   std::shared_ptr<communicator> ranks_, data_ranks_;
   training training_;
   std::shared_ptr<const void> alive_ = std::make_shared<char>();  // says so to the state of the optimizer
-  std::int64_t number_;  // among the runs of these ranks
+  std::int64_t number_;                                           // among the runs of these ranks
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
   state_dict_t local_, compared_;  // of `local_`, what all ranks that process different data have

@@ -135,8 +135,8 @@ inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_stat
 }
 }  // namespace detail
 
-/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory; of a parameter of a
-/// divided layer, those of this rank. Throws value_error if they are of another type, or on other ranks.
+/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory; of a parameter of
+/// a divided layer, those of this rank. Throws value_error if they are of another type, or on other ranks.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   const shape& s = detail::typed_state(dtype_of<T>, {1, {dyn}}, t)->extents;

@@ -146,15 +146,16 @@ TEST_CASE("pow: any base and exponent, vectors and single lanes alike") {
             !(std::isnan(alone) && std::isnan(float(y[l]))))
           FAIL_CHECK(x << " to the power " << e << ": " << alone << " alone, " << y[l] << " in a vector");
         const bool few = std::abs(e) == 0.5f || (std::abs(e) <= 3 && e == std::round(e));
-        if (!(error <= (few ? 2 : 0.51)) || (!std::isnan(right) && std::signbit(alone) != std::signbit(right)))
+        if (!(error <= (few ? 2 : 0.51)) ||
+            (!std::isnan(right) && std::signbit(alone) != std::signbit(right)))
           FAIL_CHECK(x << " to the power " << e << ": " << alone << ", not " << right);
       }
     }
   };
   std::vector<float> bases, exponents;
-  constexpr float special[] = {0,    0.5f,  1,         2,         3,     1.5f,  2.5f, -3.5f,     4,    7,
-                               101,  1e-40f, 16777215, 16777216, 3e38f, 1e9f, NAN,  HUGE_VALF, 0x1p-149f,
-                               0.9999999f};
+  constexpr float special[] = {0,     0.5f, 1,   2,         3,         1.5f,      2.5f,
+                               -3.5f, 4,    7,   101,       1e-40f,    16777215,  16777216,
+                               3e38f, 1e9f, NAN, HUGE_VALF, 0x1p-149f, 0.9999999f};
   for (const float x : special)
     for (const float e : special)
       for (const float signs : {1.f, -1.f})
@@ -169,7 +170,8 @@ TEST_CASE("pow: any base and exponent, vectors and single lanes alike") {
   for (int i = 0; i < 300'000; ++i) {
     const float x = i % 3 == 0 ? near(random) : std::exp(logarithm(random));
     bases.push_back(i % 7 == 0 ? -x : x);
-    exponents.push_back(i % 3 == 0 ? 40 * power(random) : i % 7 == 0 ? std::round(power(random))
+    exponents.push_back(i % 3 == 0   ? 40 * power(random)
+                        : i % 7 == 0 ? std::round(power(random))
                                      : power(random) / std::abs(std::log2(x)));
   }
   check(bases, exponents);

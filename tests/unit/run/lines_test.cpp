@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Running sums and products, recurrences and positions of extrema along every dim, and the largest elements of
-// windows: the CPU computes several lines or windows at a time, in groups whose sizes these shapes are around,
-// and gives what the definition says.
+// Running sums and products, recurrences and positions of extrema along every dim, and the largest elements
+// of windows: the CPU computes several lines or windows at a time, in groups whose sizes these shapes are
+// around, and gives what the definition says.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -52,9 +52,8 @@ tensor<T, extents<dyn, dyn, dyn>> numbers(const extents<dyn, dyn, dyn>& shape) {
   return eval(cast<T>(round(randn<float>(shape, {.seed = 7}) * 40) / 20));
 }
 
-const extents<dyn, dyn, dyn> shapes[] = {{1, 1, 1},   {1, 1, 7},   {2, 63, 5}, {3, 2, 64},
-                                         {4, 65, 3},  {2, 3, 129}, {5, 9, 66}, {127, 2, 1},
-                                         {8, 64, 64}};
+const extents<dyn, dyn, dyn> shapes[] = {{1, 1, 1},   {1, 1, 7},  {2, 63, 5},  {3, 2, 64}, {4, 65, 3},
+                                         {2, 3, 129}, {5, 9, 66}, {127, 2, 1}, {8, 64, 64}};
 
 }  // namespace
 
@@ -121,13 +120,16 @@ void pool(const char* what, index_t rows, index_t columns, bool with_nan) {
     for (index_t i = 0; i < positions.extent(1); ++i)
       for (index_t j = 0; j < positions.extent(2); ++j) {
         index_t best = -1;
-        const auto at = [&](index_t p) { return elements[static_cast<std::size_t>(plane * rows * columns + p)]; };
+        const auto at = [&](index_t p) {
+          return elements[static_cast<std::size_t>(plane * rows * columns + p)];
+        };
         for (index_t k = 0; k < Size.height; ++k)
           for (index_t l = 0; l < Size.width; ++l) {
             const index_t y = i * step_down + k - O.padding.height, z = j * step_across + l - O.padding.width;
             if (y < 0 || y >= rows || z < 0 || z >= columns) continue;
             const T v = at(y * columns + z);
-            if (best < 0 || (at(best) == at(best) && !(v <= at(best)))) best = y * columns + z;  // NaN is larger
+            if (best < 0 || (at(best) == at(best) && !(v <= at(best))))
+              best = y * columns + z;  // NaN is larger
           }
         expected.push_back(best);
       }
@@ -141,8 +143,10 @@ TEST_CASE("the largest elements of windows, at the border, of several equal ones
     for (const index_t rows : {index_t{4}, index_t{7}})
       for (const bool with_nan : {false, true}) {
         pool<2, pool_options{}, float>("2", rows, columns, with_nan);
-        pool<3, pool_options{.stride = 2, .padding = 1}, float>("3, stride 2, padding 1", rows, columns, with_nan);
-        pool<4, pool_options{.stride = 1, .padding = 2}, float>("4, stride 1, padding 2", rows, columns, with_nan);
+        pool<3, pool_options{.stride = 2, .padding = 1}, float>("3, stride 2, padding 1", rows, columns,
+                                                                with_nan);
+        pool<4, pool_options{.stride = 1, .padding = 2}, float>("4, stride 1, padding 2", rows, columns,
+                                                                with_nan);
         pool<3, pool_options{.stride = 2, .padding = 1}, double>("f64", rows, columns, with_nan);
         pool<3, pool_options{.stride = 1, .padding = 1}, std::int32_t>("i32", rows, columns, false);
       }

@@ -83,8 +83,8 @@ struct window_maxima {
           for (index_t l = 0; l < n; ++l) v[l] = elements[(j + l) * stride];
         const V before = simd::load_some<V>(largest + j, n);
         const I at = simd::load_some<I>(best + j, n);
-        const I takes = simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) |
-                        simd::less(at, I{});
+        const I takes =
+            simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) | simd::less(at, I{});
         simd::store_some(largest + j, simd::select(takes, v, before), n);
         simd::store_some(best + j, simd::select(takes, simd::splat<I>(place), at), n);
       }
@@ -172,7 +172,8 @@ void arg_window_max(const native_call& call) {
                 const index_t left = begin * step.width + l - padding.width;
                 const detail::placed_windows inside(count, step.width, left, width);
                 found.compare(from + k * row + left * column, step.width * column,
-                              static_cast<std::int32_t>((k - top) * size.width + l), inside.begin, inside.end);
+                              static_cast<std::int32_t>((k - top) * size.width + l), inside.begin,
+                              inside.end);
               }
             const auto across = static_cast<std::int32_t>(size.width);
             for (index_t j = 0; j < count; ++j)

@@ -86,7 +86,8 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now) {
 WEFT_DEFINE void optimizer_state::keep_for(const std::shared_ptr<const void>& run) {
   if (!run_.of.expired())
     throw usage_error(
-        "weft: bind: the optimizer updates the model of another run, whose steps it counts: make an optimizer "
+        "weft: bind: the optimizer updates the model of another run, whose steps it counts: make an "
+        "optimizer "
         "for each run");
   run_.of = run;
 }

@@ -89,8 +89,7 @@ WEFT_DEFINE void data_parallel_hooks::before_backward(uses all) {
     const auto completed = [&](const member& m) {
       return pass.uses.contains(m.whole.get()) && !withholds(*m.whole);
     };
-    pass.waiting.push_back(
-        static_cast<int>(std::count_if(u.members.begin(), u.members.end(), completed)));
+    pass.waiting.push_back(static_cast<int>(std::count_if(u.members.begin(), u.members.end(), completed)));
   }
 }
 

@@ -35,9 +35,10 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
   if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
   for (const member& m : of.members)
     if (m.whole->grad && m.whole->gradient_in_run && !m.seen)
-      refuse<usage_error>({"weft: backward: parameter ", m.name,
-                           " has gradients in another run that trains it: take the step of that run first, or "
-                           "bind models that share parameters as members of one struct"});
+      refuse<usage_error>(
+          {"weft: backward: parameter ", m.name,
+           " has gradients in another run that trains it: take the step of that run first, or "
+           "bind models that share parameters as members of one struct"});
   while (reduces_each_ && under_way_.size() >= most_under_way) advance();
   const state_ptr message = flat(messages_, of.message.count);
   for (const piece& p : of.message.pieces) {
