@@ -61,8 +61,7 @@ struct tensor_state {
   std::shared_ptr<tensor_state> viewed;     // of a view (flat_view): whose elements these are
   bool is_gathered = false;      // `memory` is a copy for programs, of what the ranks have parts of elsewhere
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
-  bool rows_in_run =
-      false;  // a run updates some rows of `memory` and gathers the others (parallel/gather.hpp)
+  bool rows_in_run = false;      // a run updates some rows of `memory` and gathers the others
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
       : tensor_state(d, s, t, d.allocate(bytes_of(s, t), what)) {}
