@@ -29,21 +29,29 @@ struct comm_options {
   std::int64_t step = -1;  // the training step: ranks in different steps are an error
 };
 
+class communicator;
+
 /// While one exists, operations that this thread begins throw usage_error, which says where it is: in code
-/// that ranks execute at different times. A null pointer permits them again.
+/// that ranks execute at different times. Groups of one rank, and `alike`, whose ranks execute it at the same
+/// time, may be used.
 class collectives_refused {
  public:
-  explicit collectives_refused(const char* where) : before_(std::exchange(current(), where)) {}
+  collectives_refused(const char* where, std::vector<const communicator*> alike)
+      : where_(where), alike_(std::move(alike)), before_(std::exchange(current(), this)) {}
   collectives_refused(const collectives_refused&) = delete;
   collectives_refused& operator=(const collectives_refused&) = delete;
   ~collectives_refused() { current() = before_; }
-  static const char*& current() {
-    static thread_local const char* where = nullptr;
-    return where;
-  }
 
  private:
-  const char* before_;
+  friend communicator;
+  static const collectives_refused*& current() {
+    static thread_local const collectives_refused* innermost = nullptr;
+    return innermost;
+  }
+
+  const char* where_;
+  std::vector<const communicator*> alike_;
+  const collectives_refused* before_;
 };
 
 /// A group of ranks. Operations return at once; `work::wait` completes them. They throw value_error for

@@ -464,7 +464,9 @@ WEFT_INLINE V any_power(V x, V y) {
   if constexpr (is_f32<V>) x = f32_power(x, y);
   else if constexpr (lane_count<V> == 1) x = static_cast<V>(std::pow(x, y));
   else
-    for (int i = 0; i < lane_count<V>; ++i) x[i] = std::pow(x[i], y[i]);
+    for (int i = 0; i < lane_count<V>; ++i)
+      if (lane<V> e = x[i]; small_power(e, y[i])) x[i] = e;
+      else x[i] = std::pow(x[i], y[i]);
   return x;
 }
 

@@ -364,14 +364,14 @@ WEFT_INLINE lane<V> fold_lanes(V v, F f) {
 template <class M>
 WEFT_INLINE bool any(M mask) {
 #if defined(__AVX512F__) && defined(__AVX512VL__)
-  if constexpr (lane_count<M> > 1 && sizeof(M) <= vector_bytes) {
+  if constexpr (lane_count<M> > 1 && sizeof(M) >= 16 && sizeof(M) <= vector_bytes) {
     bool none;
     std::uint16_t lanes;
     asm("vptestmd %2, %2, %1\n\tkortestw %1, %1" : "=@ccz"(none), "=Yk"(lanes) : "v"(mask));
     return !none;
   }
 #elif defined(__AVX__)
-  if constexpr (lane_count<M> > 1 && sizeof(M) <= vector_bytes) {
+  if constexpr (lane_count<M> > 1 && sizeof(M) >= 16 && sizeof(M) <= vector_bytes) {
     bool none;
     asm("vptest %1, %1" : "=@ccz"(none) : "x"(mask));
     return !none;

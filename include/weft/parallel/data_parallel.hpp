@@ -16,6 +16,28 @@
 
 namespace weft::parallel {
 
+/// The parameters of a run, which know that they are in one.
+class parameters_in_run {
+ public:
+  parameters_in_run() = default;
+  parameters_in_run(const parameters_in_run&) = delete;
+  parameters_in_run& operator=(const parameters_in_run&) = delete;
+  ~parameters_in_run() {
+    for (const auto& [p, divides_rows] : all_) {
+      --p->runs;
+      if (divides_rows) p->rows_in_run = false;
+    }
+  }
+  void add(const state_ptr& p, bool divides_rows) {
+    all_.emplace_back(p, divides_rows);
+    ++p->runs;
+    if (divides_rows) p->rows_in_run = true;
+  }
+
+ private:
+  std::vector<std::pair<state_ptr, bool>> all_;
+};
+
 /// Gathers parameters before programs read them and reduces the gradients that backward passes compute.
 class data_parallel_hooks : public runtime::execution_hooks {
  public:
@@ -64,13 +86,16 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// tapes of other contexts have left at parameters are reduced, too, as if they were of this run.
   void deliver_gradients();
 
+  /// Whether tapes of other contexts have left gradients at parameters.
+  bool has_other_gradients() const;
+
   /// Drops all gradients of parameters, also those that have not been reduced, as of a backward pass that
   /// failed, or that went through another run. What has been sent is waited for.
   void drop_gradients();
 
   /// Called after the local parameters have changed: discards gathered copies.
   void parameters_changed() {
-    delivered_ = false;
+    forget_delivered();
     gatherer_.invalidate();
   }
 
@@ -116,6 +141,15 @@ class data_parallel_hooks : public runtime::execution_hooks {
     int unit, member;
   };
 
+  void forget_delivered() {
+    if (!std::exchange(delivered_, false)) return;
+    for (unit& u : units_)
+      for (member& m : u.members) {
+        if (m.reduced) m.local->grad.reset();  // what the step has not used
+        gradient_reducer::forget(m);
+      }
+  }
+
   /// Whether this rank saves of `t` what several of the ranks that divide layers have.
   bool is_first_in_layer(const tensor_state& t) const {
     return parallel::is_first_in_layer(t, groups_.layers() ? groups_.layers()->rank() : 0);
@@ -126,6 +160,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// Reduces the gradients of a unit, except those that are withheld.
   void take(int u);
+  /// Whether the member has a gradient that this run has not taken.
+  bool is_left(const member& m) const { return m.whole->grad && !withholds(*m.whole); }
+  /// Throws usage_error if another run has gradients of the member.
+  static void require_no_other_run(const member& m);
   bool withholds(const tensor_state& t) const;
   /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
   [[gnu::cold]] state_ptr whole_layer(const member& m, const state_ptr& part);
@@ -186,25 +224,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   tensor_list withheld_;
   bool synchronizes_ = true;
   bool delivered_ = false;  // the gradients of this step have been stored in the local parameters
-
-  /// Parameters that this run keeps whole and divides by rows; no other run may.
-  class divided_in_place {
-   public:
-    divided_in_place() = default;
-    divided_in_place(const divided_in_place&) = delete;
-    divided_in_place& operator=(const divided_in_place&) = delete;
-    ~divided_in_place() {
-      for (const state_ptr& p : all_) p->rows_in_run = false;
-    }
-    void add(const state_ptr& p) {
-      all_.push_back(p);
-      p->rows_in_run = true;
-    }
-
-   private:
-    std::vector<state_ptr> all_;
-  };
-  divided_in_place in_place_;
+  parameters_in_run own_;
 };
 
 }  // namespace weft::parallel

@@ -274,9 +274,7 @@ class distributed_context : public context {
     return micro_batch * divided + data_ranks().rank() / options_.expert_ranks % divided;
   }
   /// Completes the gradients of a step.
-  virtual void deliver_gradients() {
-    if (hooks_) parallel_->deliver_gradients();
-  }
+  virtual void deliver_gradients();
   /// Drops those of the backward passes since the last step.
   virtual void drop_gradients() { parallel_->drop_gradients(); }
   /// Updates all local parameters by the optimizer, with their gradients times `scale`.
@@ -299,7 +297,7 @@ class distributed_context : public context {
   bool scales_loss() const { return training_.scales_loss; }
   /// Options of messages that coordinate ranks.
   comm_options control(const std::string& label) const {
-    return {.label = label, .timeout = options_.timeout, .control = true};
+    return {.label = parallel::of_run(number_, label), .timeout = options_.timeout, .control = true};
   }
 
  private:
@@ -326,7 +324,9 @@ class distributed_context : public context {
   void set_scale() {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
-  comm_options in_step(const std::string& label) const { return {label, options_.timeout, true, steps_}; }
+  comm_options in_step(const std::string& label) const {
+    return {parallel::of_run(number_, label), options_.timeout, true, steps_};
+  }
   /// Tensors of which the ranks of `among` hold different ones.
   struct distributed_tensors {
     std::vector<model_tensor> all;

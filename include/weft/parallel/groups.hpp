@@ -15,6 +15,12 @@ namespace weft::parallel {
 /// not have `ranks` ranks.
 [[gnu::cold]] mesh_sizes parameter_mesh(const parallel_options& o, int ranks);
 
+/// The label of an operation of run number `run` of the same ranks: another one for each, so that ranks which
+/// take the steps of two models in other orders get an error.
+inline std::string of_run(std::int64_t run, const std::string& label) {
+  return run > 0 ? label + " (run " + std::to_string(run) + ")" : label;
+}
+
 /// The groups of ranks that share one copy of the parameters and that hold equal shards of different copies.
 class rank_groups {
  public:
@@ -62,9 +68,8 @@ class rank_groups {
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
-  /// Labels differ between runs, so that ranks which take steps of two models in other orders get an error.
   comm_options labelled(const std::string& label, bool control = false) const {
-    return {run_ > 0 ? label + " (run " + std::to_string(run_) + ")" : label, timeout_, control, step_};
+    return {of_run(run_, label), timeout_, control, step_};
   }
   /// Of several runs of the same ranks, this one's number, from 0 on.
   void set_run(std::int64_t number) { run_ = number; }

@@ -36,6 +36,8 @@ class gradient_reducer {
   /// Drops all gradients that were taken and have not been delivered. What is under way is waited for; the
   /// rest is not sent.
   void drop();
+  /// Passes may add to the gradient of the member again.
+  static void forget(member& m);
 
   void poll() {
     while (!under_way_.empty() && under_way_.front().message_in_flight.is_completed()) advance();

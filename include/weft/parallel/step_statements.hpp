@@ -26,6 +26,9 @@ class step_statements {
   step_statements& operator=(const step_statements&) = delete;
   virtual ~step_statements() = default;
 
+  /// Says which groups of ranks compute losses at the same time.
+  void set_ranks_of_stage(std::vector<const communicator*> groups) { ranks_of_stage_ = std::move(groups); }
+
   /// Walks over the statement of micro-batch j, executes nothing and draws no random numbers. `at`: an empty
   /// range of blocks. Returns the number of blocks in the statement.
   virtual index_t visit(index_t j, block_range at, const stage_events& events) = 0;
@@ -38,6 +41,9 @@ class step_statements {
   virtual double number_of(const std::shared_ptr<tensor_state>& loss) const = 0;
   /// Differentiates `loss`, the value of a statement that `tape` has recorded.
   virtual void backward(tape_entries& tape, const std::shared_ptr<tensor_state>& loss) const = 0;
+
+ protected:
+  std::vector<const communicator*> ranks_of_stage_;
 };
 
 /// The statements loss(0), loss(1), ... `Run`: a context with the options of its programs. The loss is called
@@ -76,7 +82,8 @@ class statements_of final : public step_statements {
     for (; called_ <= j; ++called_) {
       const collectives_refused inside(
           "the loss of a pipeline, which the stages compute at different times: evaluate what is divided "
-          "among ranks before the step");
+          "among ranks before the step",
+          ranks_of_stage_);
       made_[static_cast<std::size_t>(called_)].emplace(loss_(called_));
     }
     stage_evaluator<tape_type> evaluator(on, run_, mine, events);

@@ -211,6 +211,8 @@ class basic_tape_entries {
   /// Appends the operands for which this part of the backward pass computes cotangents.
   void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) const;
   void announce(runtime::execution_hooks& hooks, const recycled_vector<entry>& entries) const;
+  /// Throws value_error if a pass would add to a gradient that is complete.
+  void require_open_gradients(const recycled_vector<entry>& entries) const;
   void complete(runtime::execution_hooks& hooks, const entry& n) const {
     recycled_vector<tensor_state*> done;
     append_gradients(n, done);

@@ -128,7 +128,7 @@ namespace detail {
 inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_state>& t, const shape& extents) {
   auto view = alias_of(*t);
   view->extents = extents;
-  view->viewed = t;
+  view->viewed = t->viewed ? t->viewed : t;
   if (view->is_part_of_layer()) view->divided.reset();
   else if (view->divided) refuse_divided(*t);
   return view;

@@ -61,7 +61,9 @@ struct tensor_state {
   std::shared_ptr<tensor_state> viewed;     // of a view (flat_view): whose elements these are
   bool is_gathered = false;      // `memory` is a copy for programs, of what the ranks have parts of elsewhere
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
-  bool rows_in_run = false;      // a run updates some rows of `memory` and gathers the others
+  bool gradient_reduced = false;  // over ranks, for the next step of a run
+  bool rows_in_run = false;       // a run updates some rows of `memory` and gathers the others
+  int runs = 0;                   // in how many it is
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
       : tensor_state(d, s, t, d.allocate(bytes_of(s, t), what)) {}
@@ -126,6 +128,7 @@ void require_memory(const tensor_state& t);
 void require_lasting_memory(const tensor_state& t);
 void download_to(const tensor_state& t, void* host);
 void require_elements(const tensor_state& t, const char* what, index_t count);
+[[noreturn, gnu::cold]] void refuse_second_run(const std::string& name);
 [[noreturn, gnu::cold]] void refuse_gradient_in_run(const tensor_state& t, const char* what);
 /// Throws usage_error if the gradients of backward passes are not here but in a run.
 inline void require_own_gradient(const tensor_state& t, const char* what) {
@@ -135,7 +138,8 @@ inline void require_own_gradient(const tensor_state& t, const char* what) {
 /// Inlined, as t(i, j) asks for each element.
 inline void* host_memory(const tensor_state& t) {
   if (!t.where->host_accessible()) refuse_host(t);
-  if (t.arrive || t.viewed || t.divided || t.is_deferred()) require_memory(t);
+  if (t.arrive || t.divided || t.is_deferred() || (t.viewed && (t.viewed->arrive || t.viewed->divided)))
+    require_memory(t);
   return t.memory.data();
 }
 [[noreturn, gnu::cold]] void refuse_undefined(dtype type, const shape& extents);

@@ -252,9 +252,10 @@ TEST_CASE("what several runs cannot do is refused") {
           steps.backward(steps.eval(mean(square(of.model(batch(0, ranks.rank(), of.where))))));
         };
         pass(*ra, a);
-        CHECK(throws_with<usage_error>([&] { pass(rb, b); }, {"in.weight", "another run"}));
+        CHECK(throws_with<usage_error>([&] { pass(rb, b); }, {"in.", "another run"}));
         rb.zero_grad();
-        ra->step();
+        CHECK(throws_with<usage_error>([&] { zero_grad(a.model); }, {"run.zero_grad()"}));
+        ra->step();  // of its own gradients alone
         pass(rb, b);
         rb.step();
       } else {
@@ -267,6 +268,83 @@ TEST_CASE("what several runs cannot do is refused") {
         to(a.model, default_device());
       }
     });
+}
+
+TEST_CASE("no pass adds to gradients that have been reduced; what a refused one leaves is dropped") {
+  for (const sharding stage : {sharding::none, sharding::optimizer, sharding::gradients})
+    run_ranks(2, [&](communicator& ranks) {
+      CAPTURE(static_cast<int>(stage));
+      const auto train = [&](bool tries) {
+        trained<critic> d(1);
+        auto run = bind<>(d.model, d.optimizer, ranks, parallel_options{.divide = stage});
+        context other(d.where);
+        const auto pass = [&](context& c, int s) {
+          tape steps(c);
+          steps.backward(steps.eval(mean(square(d.model(batch(s, ranks.rank(), d.where))))));
+        };
+        pass(run, 0);
+        run.gradient_norm();
+        if (tries) {
+          CHECK(throws_with<value_error>([&] { pass(other, 1); }, {"reduced", "run.zero_grad()"}));
+          CHECK_THROWS_AS(pass(run, 1), value_error);
+        }
+        run.step();
+        pass(other, 2);
+        pass(run, 3);
+        run.step();
+        pass(run, 4);
+        run.gradient_norm();
+        run.zero_grad();
+        pass(run, 5);
+        run.step();
+        return elements_of(run.full());
+      };
+      CHECK(train(true) == train(false));
+    });
+}
+
+TEST_CASE("f16: gradients of other tapes have another scale and are refused") {
+  run_ranks(2, [](communicator& ranks) {
+    trained<critic> d(1);
+    auto run = bind<policy<strategy::data_parallel, precision::f16>>(d.model, d.optimizer, ranks);
+    const auto pass = [&](context& c) {
+      tape steps(c);
+      steps.backward(steps.eval(mean(square(d.model(batch(0, ranks.rank(), d.where))))));
+    };
+    context other(d.where);
+    pass(run);
+    pass(other);
+    CHECK(throws_with<usage_error>([&] { run.step(); }, {"f16", "run.zero_grad()"}));
+    run.zero_grad();
+    pass(run);
+    run.step();
+  });
+}
+
+TEST_CASE("joins of a step that failed do not outlive it") {
+  run_ranks(2, [](communicator& ranks) {
+    trained<critic> d(1);
+    auto run = bind<>(d.model, d.optimizer, ranks, parallel_options{});
+    const auto loss = [&](index_t) { return mean(square(d.model(batch(0, ranks.rank(), d.where)))); };
+    run.join(true);
+    run.join(true);
+    CHECK_THROWS_AS(run.step(1, loss), usage_error);
+    {
+      tape steps(run);
+      steps.backward(steps.eval(loss(0)));
+    }
+    run.step();
+    run.step(1, loss);
+  });
+}
+
+TEST_CASE("a view made before bind is refused where ranks divide the parameters") {
+  run_ranks(2, [](communicator& ranks) {
+    trained<critic> d(1);
+    const auto view = flat_view<float>(d.model.in.weight.state());
+    auto run = bind<>(d.model, d.optimizer, ranks, parallel_options{.divide = sharding::parameters});
+    CHECK(throws_with<value_error>([&] { view.to_vector(); }, {"in.weight", "run.full()"}));
+  });
 }
 
 TEST_CASE("ranks that take the steps of two equal models in other orders are told so") {
@@ -321,6 +399,70 @@ TEST_CASE("the loss of a pipeline evaluates nothing that other stages have parts
         },
         {"all_gather", "in the loss of a pipeline", "before the step"}));
   }
+}
+
+TEST_CASE("pipelines of equal models in other orders are told so; one stage may evaluate in the loss") {
+  CHECK(throws_with<comm_error>(
+      [&] {
+        run_ranks(2, [&](communicator& ranks) {
+          trained<deep> a(1), b(1, a.where);
+          auto ra = bind<in_stages>(a.model, a.optimizer, ranks);
+          auto rb = bind<in_stages>(b.model, b.optimizer, ranks);
+          const auto step = [&](auto& run, auto& of) {
+            run.step(2, [&](index_t j) {
+              return mean(square(of.model(batch(static_cast<int>(j), 0, of.where))));
+            });
+          };
+          for (const bool first : {ranks.rank() == 0, ranks.rank() != 0})
+            if (first) step(ra, a);
+            else step(rb, b);
+        });
+      },
+      {"rank", "(run 1)"}));
+  run_ranks(1, [&](communicator& ranks) {
+    trained<deep> student(1), teacher(2, student.where);
+    auto of_teacher = bind<>(teacher.model, teacher.optimizer, ranks, {.divide = sharding::parameters});
+    auto run = bind<in_stages>(student.model, student.optimizer, ranks);
+    run.step(2, [&](index_t j) {
+      const auto x = batch(static_cast<int>(j), 0, student.where);
+      return mean(square(student.model(x) - eval(teacher.model(x), of_teacher)));
+    });
+  });
+}
+
+namespace {
+
+/// The first and the last layer get one weight.
+struct tied_deep {
+  linear_without_bias<3, 3> first;
+  repeat<linear<3, 3>> blocks{std::vector<linear<3, 3>>(4)};
+  linear_without_bias<3, 3> last;
+  auto operator()(expression auto x) const { return last(blocks(first(x))); }
+};
+
+}  // namespace
+
+TEST_CASE("zero_grad of a pipeline with tied parameters, prepared or evaluated before its first step") {
+  const auto train = [](communicator& ranks, int before) {
+    trained<tied_deep> d(1);
+    d.model.last.weight = d.model.first.weight;
+    auto run = bind<in_stages>(d.model, d.optimizer, ranks);
+    const auto loss = [&](index_t j) { return mean(square(d.model(batch(1, static_cast<int>(j), d.where)))); };
+    if (before == 1) run.prepare(loss(0), 2);
+    if (before == 2) (void)run.eval(d.model(batch(2, 0, d.where)));
+    if (before) run.zero_grad();
+    for (int s = 0; s < 2; ++s) {
+      run.step(2, loss);
+      if (before) run.zero_grad();
+    }
+    return elements_of(run.full());
+  };
+  for (const int n : {1, 2})
+    run_ranks(n, [&](communicator& ranks) {
+      const auto plain = train(ranks, 0);
+      CHECK(train(ranks, 1) == plain);
+      CHECK(train(ranks, 2) == plain);
+    });
 }
 
 TEST_CASE("zero_grad of a pipeline before its first step") {

@@ -2,6 +2,8 @@
 // Definitions of <weft/comm/communicator.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/base/record_function.hpp>
 #include <weft/comm/communicator.hpp>
@@ -72,8 +74,9 @@ WEFT_DEFINE work communicator::begin(operation o, comm_options& with) {
   o.timeout = with.timeout;
   o.step = with.step;
   check(o);
-  if (const char* const where = collectives_refused::current())
-    throw usage_error("weft: rank " + std::to_string(this->rank()) + ": " + o.text() + " in " + where);
+  if (const collectives_refused* const in = collectives_refused::current(); in && size() > 1)
+    if (std::find(in->alike_.begin(), in->alike_.end(), this) == in->alike_.end())
+      throw usage_error("weft: rank " + std::to_string(this->rank()) + ": " + o.text() + " in " + in->where_);
   const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
   const record_function range([&o] { return o.text(); }, bytes);
   (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;

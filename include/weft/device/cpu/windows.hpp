@@ -71,30 +71,34 @@ struct window_maxima {
   /// Compares windows begin to end - 1 with their elements at `place`, which are elements[j * stride]. NaN is
   /// the largest, and the first of equal ones is.
   void compare(const T* elements, index_t stride, std::int32_t place, index_t begin, index_t end) {
-    if constexpr (std::is_same_v<T, float>) {  // without branches: which one is larger varies
-      using V = simd::vec<float, vector_bytes / 4>;
-      using I = simd::mask_of<V>;
-      constexpr index_t lanes = simd::lane_count<V>;
-      for (index_t j = begin; j < end; j += lanes) {
-        const index_t n = std::min(lanes, end - j);
-        V v{};
-        if (stride == 1) v = simd::load_some<V>(elements + j, n);
-        else
-          for (index_t l = 0; l < n; ++l) v[l] = elements[(j + l) * stride];
-        const V before = simd::load_some<V>(largest + j, n);
-        const I at = simd::load_some<I>(best + j, n);
-        const I takes =
-            simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) | simd::less(at, I{});
-        simd::store_some(largest + j, simd::select(takes, v, before), n);
-        simd::store_some(best + j, simd::select(takes, simd::splat<I>(place), at), n);
-      }
-    } else {
-      for (index_t j = begin; j < end; ++j) {
-        const T v = elements[j * stride], before = largest[j];
-        if (best[j] >= 0 && !(v > before) && (v == v || before != before)) continue;
-        largest[j] = v;
-        best[j] = place;
-      }
+    if constexpr (std::is_same_v<T, float>)
+      if (end - begin >= 4) return compare_vectors(elements, stride, place, begin, end);
+    for (index_t j = begin; j < end; ++j) {
+      const T v = elements[j * stride], before = largest[j];
+      if (best[j] >= 0 && !(v > before) && (v == v || before != before)) continue;
+      largest[j] = v;
+      best[j] = place;
+    }
+  }
+
+ private:
+  /// Without branches: which one is larger varies.
+  void compare_vectors(const T* elements, index_t stride, std::int32_t place, index_t begin, index_t end) {
+    using V = simd::vec<float, vector_bytes / 4>;
+    using I = simd::mask_of<V>;
+    constexpr index_t lanes = simd::lane_count<V>;
+    for (index_t j = begin; j < end; j += lanes) {
+      const index_t n = std::min(lanes, end - j);
+      V v{};
+      if (stride == 1) v = simd::load_some<V>(elements + j, n);
+      else
+        for (index_t l = 0; l < n; ++l) v[l] = elements[(j + l) * stride];
+      const V before = simd::load_some<V>(largest + j, n);
+      const I at = simd::load_some<I>(best + j, n);
+      const I takes = simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) |
+                      simd::less(at, I{});
+      simd::store_some(largest + j, simd::select(takes, v, before), n);
+      simd::store_some(best + j, simd::select(takes, simd::splat<I>(place), at), n);
     }
   }
 };

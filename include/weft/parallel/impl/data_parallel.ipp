@@ -32,6 +32,11 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
   if (o.offload_parameters && (o.divide != sharding::parameters || groups_.parts() == 1 ||
                                (experts.shards && experts.shards->size() == 1)))
     throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
+  for (const unit& u : units_)
+    for (const member& m : u.members)
+      if (u.parts() > 1 && m.whole->runs > 0) weft::detail::refuse_second_run(m.name);
+  for (const unit& u : units_)
+    for (const member& m : u.members) own_.add(m.whole, u.parts() > 1 && !apart(u));
   for (std::size_t u = 0; u < units_.size(); ++u) {
     for (std::size_t m = 0; m < units_[u].members.size(); ++m) {
       if (!apart(units_[u])) weft::detail::materialize_state<float>(*units_[u].members[m].whole);
@@ -83,7 +88,11 @@ WEFT_DEFINE void data_parallel_hooks::before_backward(uses all) {
   if (delivered_)
     throw value_error(
         "weft: backward: the gradients of this step have been reduced already; take the step first");
+  for (tensor_state* leaf : all)
+    if (const auto found = places_.find(leaf); found != places_.end())
+      require_no_other_run(unit_at(found->second.unit).at(found->second.member));
   backward_pass& pass = passes_.emplace_back();
+  pass.uses.reserve(all.size());
   for (tensor_state* leaf : all) ++pass.uses[leaf];
   for (const unit& u : units_) {
     const auto completed = [&](const member& m) {
@@ -129,15 +138,31 @@ WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator
 }
 
 WEFT_DEFINE void data_parallel_hooks::deliver_gradients() {
-  if (std::exchange(delivered_, true)) return;
+  if (delivered_) return;
+  for (const unit& u : units_)
+    for (const member& m : u.members)
+      if (is_left(m)) require_no_other_run(m);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const auto& members = units_[u].members;
-    if (std::any_of(members.begin(), members.end(),
-                    [&](const member& m) { return m.whole->grad && !withholds(*m.whole); }))
+    if (std::any_of(members.begin(), members.end(), [&](const member& m) { return is_left(m); }))
       take(static_cast<int>(u));
   }
   reducer_.deliver();
+  delivered_ = true;
   add_shared();
+}
+
+WEFT_DEFINE bool data_parallel_hooks::has_other_gradients() const {
+  return !delivered_ && std::any_of(units_.begin(), units_.end(), [&](const unit& u) {
+    return std::any_of(u.members.begin(), u.members.end(), [&](const member& m) { return is_left(m); });
+  });
+}
+
+WEFT_DEFINE void data_parallel_hooks::require_no_other_run(const member& m) {
+  if (m.whole->gradient_in_run && !m.seen)
+    refuse<usage_error>({"weft: backward: parameter ", m.name,
+                         " has gradients in another run that trains it: take the step of that run first, or "
+                         "bind models that share parameters as members of one struct"});
 }
 
 WEFT_DEFINE void data_parallel_hooks::drop_gradients() {
@@ -147,7 +172,7 @@ WEFT_DEFINE void data_parallel_hooks::drop_gradients() {
       m.whole->grad.reset();
       m.local->grad.reset();
     }
-  delivered_ = false;
+  forget_delivered();
   gatherer_.release_unused();
 }
 
@@ -290,10 +315,7 @@ WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
     const state_ptr& base = is_apart ? rows : m.whole;
     const index_t at = is_apart ? p.in_message - own[0].in_message : p.at;
     m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-    if (!is_apart) {
-      in_place_.add(m.whole);
-      continue;
-    }
+    if (!is_apart) continue;
     if (is_deferred) weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
     else copy_rows(m.local, 0, m.whole, p.at, p.count);
     if (!m.whole->divided)

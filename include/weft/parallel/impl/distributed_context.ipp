@@ -147,13 +147,22 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   return apply(measured(o, mean));
 }
 
+WEFT_DEFINE void distributed_context::deliver_gradients() {
+  if (!hooks_) return;
+  if (training_.scales_loss && parallel_->has_other_gradients())
+    throw usage_error(
+        "weft: step: tapes of other contexts have left gradients in a model in f16, without the scale of its "
+        "loss: drop them, run.zero_grad(), or use bf16");
+  parallel_->deliver_gradients();
+}
+
 WEFT_DEFINE void distributed_context::zero_grad() {
   drop_gradients();
   // What join() has said after the last of these passes is for the next ones.
   const auto next = std::find_if(joins_.begin(), joins_.end(),
                                  [&](const joined_batch& j) { return j.passes == backward_passes(); });
-  const std::size_t first = in_passes_ ? joins_of_passes_ : static_cast<std::size_t>(next - joins_.begin());
-  joins_.erase(joins_.begin(), joins_.begin() + static_cast<std::ptrdiff_t>(first));
+  joins_.erase(joins_.begin(),
+               in_passes_ ? joins_.begin() + static_cast<std::ptrdiff_t>(joins_of_passes_) : next);
   weigh(joins_.empty() ? 1 : joins_.back().weight, position_weight_);
   in_passes_ = false;
   passes_seen_ = backward_passes();
@@ -205,6 +214,7 @@ WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const int ranks = local ? 1 : groups().data().size();
   const index_t count = counted(o.micro_batches * ranks);
   joins_.clear();
+  in_passes_ = false;
   return 1.0 / static_cast<double>(count);
 }
 
@@ -278,7 +288,6 @@ WEFT_DEFINE double distributed_context::gradient_inf_norm() {
 
 WEFT_DEFINE int distributed_context::join(bool has_batch) {
   std::vector<std::int32_t> having{has_batch};
-  const collectives_refused none(nullptr);  // in the loss of a pipeline, the ranks of a stage call it alike
   data_ranks().all_reduce(having, reduction::sum, in_step("join")).wait();
   weigh(has_batch || having[0] == 0 ? 1 : 0, position_weight_);
   if (having[0] > 0)  // of a micro-batch that is computed

@@ -121,10 +121,7 @@ WEFT_DEFINE void require_elements_here(const std::string& name, const tensor_sta
   if (t.divided && !t.is_part_of_layer())
     refuse<value_error>(
         {"weft: bind: parameter ", name, " was divided among the ranks of another run, which has its rows"});
-  if (t.rows_in_run)
-    refuse<value_error>({"weft: bind: the rows of parameter ", name,
-                         " are divided among the ranks of another run: end that run first, or bind models "
-                         "that share parameters as members of one struct"});
+  if (t.rows_in_run) weft::detail::refuse_second_run(name);
 }
 
 }  // namespace detail

@@ -92,6 +92,7 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
                       "(.graph = true)");
   // Ranks with different numbers would wait for messages of each other: the labels are compared first.
   communicator& all = ranks();
+  statements.set_ranks_of_stage({data_.get(), layers_.get(), stages_->size() == 1 ? &all : nullptr});
   all.barrier(control("a step of " + std::to_string(micro_batches) + " micro-batches")).wait();
   use_schedule(micro_batches);
   if (!schedule_.flush) parallel::refuse_without_flush(options(), o.clip, scales_loss());
@@ -199,7 +200,7 @@ WEFT_DEFINE void pipeline_context::deliver_gradients() {
 
 WEFT_DEFINE void pipeline_context::drop_gradients() {
   if (holds_parameters()) {
-    deliver_gradients();  // completes the messages of tied parameters
+    tied_->complete();
     return distributed_context::drop_gradients();
   }
   for (const auto& [name, p] : parameters_) p->grad.reset();

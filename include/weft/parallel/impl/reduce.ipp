@@ -33,12 +33,6 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
   unit& of = units_[static_cast<std::size_t>(u)];
   const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
   if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
-  for (const member& m : of.members)
-    if (m.whole->grad && m.whole->gradient_in_run && !m.seen)
-      refuse<usage_error>(
-          {"weft: backward: parameter ", m.name,
-           " has gradients in another run that trains it: take the step of that run first, or "
-           "bind models that share parameters as members of one struct"});
   while (reduces_each_ && under_way_.size() >= most_under_way) advance();
   const state_ptr message = flat(messages_, of.message.count);
   for (const piece& p : of.message.pieces) {
@@ -105,13 +99,18 @@ WEFT_DEFINE void gradient_reducer::drop() {
   }
   next_ = 0;
   for (unit& u : units_)
-    for (member& m : u.members) m.seen = m.whole->gradient_in_run = false;
+    for (member& m : u.members) forget(m);
+}
+
+WEFT_DEFINE void gradient_reducer::forget(member& m) {
+  if (std::exchange(m.seen, false)) m.whole->gradient_in_run = false;
+  if (std::exchange(m.reduced, false)) m.whole->gradient_reduced = false;
 }
 
 WEFT_DEFINE gradient_reducer::~gradient_reducer() {
   for (const reduction_step& r : under_way_) r.message_in_flight.finish();
-  for (const unit& u : units_)
-    for (const member& m : u.members) m.whole->gradient_in_run = false;
+  for (unit& u : units_)
+    for (member& m : u.members) forget(m);
 }
 
 WEFT_DEFINE index_t gradient_reducer::bytes() const {
@@ -176,8 +175,9 @@ WEFT_DEFINE void gradient_reducer::set_gradients(int u, const state_ptr& reduced
   const std::span<const piece> own = of.message.part(of.part());
   for (const piece& p : own) {
     member& m = of.at(p.member);
-    m.whole->gradient_in_run = false;
-    if (!std::exchange(m.seen, false)) continue;
+    if (!m.seen) continue;
+    forget(m);
+    m.whole->gradient_reduced = m.reduced = true;
     const index_t at = p.in_message - own[0].in_message;
     if (where_ == messages_) {
       m.local->grad = alias_of(*reduced);

@@ -14,7 +14,9 @@ WEFT_DEFINE tied_gradients::tied_gradients(std::vector<tied_parameter> all, std:
       stage_of_(std::move(stage_of)),
       stages_(&stages),
       first_tag_(first_tag),
-      deterministic_(deterministic) {}
+      deterministic_(deterministic),
+      sums_(all_.size()),
+      handed_over_(all_.size()) {}
 
 WEFT_DEFINE void tied_gradients::check(const pipeline::schedule& s) const {
   std::vector<pipeline::handing> handed;

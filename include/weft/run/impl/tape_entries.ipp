@@ -25,6 +25,7 @@ void basic_tape_entries<Unused>::backward_weights() {
         "weft: backward_weights: the backward pass of the inputs has not run, or the tape is not "
         "one in parts");
   runtime::execution_hooks* const hooks = context_->hooks();
+  require_open_gradients(later_);
   if (hooks) announce(*hooks, later_);
   const runtime::backward_scope pass(hooks);
   for (entry& n : std::exchange(later_, {})) {
@@ -249,6 +250,7 @@ void basic_tape_entries<Unused>::abandon_backward() {
 template <class Unused>
 void basic_tape_entries<Unused>::execute_backward() {
   runtime::execution_hooks* const hooks = context_->hooks();
+  require_open_gradients(entries_);
   if (hooks) announce(*hooks, entries_);
   const runtime::backward_scope pass(hooks);
   while (!entries_.empty()) {
@@ -312,6 +314,16 @@ void basic_tape_entries<Unused>::announce(runtime::execution_hooks& hooks,
   recycled_vector<tensor_state*> uses;
   for (const entry& n : entries) append_gradients(n, uses);
   hooks.before_backward(uses);
+}
+
+template <class Unused>
+void basic_tape_entries<Unused>::require_open_gradients(const recycled_vector<entry>& entries) const {
+  for (const entry& n : entries)
+    for (std::size_t i = 0; i < n.leaves.size(); ++i)
+      if (computes(n, i) && n.leaves[i]->gradient_reduced)
+        refuse<value_error>({"weft: backward: the gradient of a parameter of shape ", n.leaves[i]->whole(),
+                             " has been reduced over ranks for the next step of a run: take that step first, or "
+                             "drop the gradient, run.zero_grad()"});
 }
 
 template <class Unused>

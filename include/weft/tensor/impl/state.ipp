@@ -16,7 +16,8 @@ namespace weft {
 [[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
   detail::await_elements(t);
   auto alias = make_recycled<tensor_state>(t);
-  alias->gradient_in_run = alias->rows_in_run = false;
+  alias->gradient_in_run = alias->gradient_reduced = alias->rows_in_run = false;
+  alias->runs = 0;
   return alias;
 }
 
@@ -84,6 +85,7 @@ WEFT_DEFINE void await_elements(const tensor_state& t) {
 
 WEFT_DEFINE void require_own_memory(const tensor_state& t) {
   await_elements(t);
+  if (t.viewed && t.viewed->divided && !t.viewed->is_part_of_layer()) refuse_divided(*t.viewed);
   if (t.is_deferred()) refuse_deferred(t);
   if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
 }
@@ -102,6 +104,12 @@ WEFT_DEFINE void require_elements(const tensor_state& t, const char* what, index
   if (t.whole().size() != count)
     refuse<shape_error>({"weft: ", what, ": a tensor of shape ", t.whole(), " has ", t.whole().size(),
                          " elements, not ", count});
+}
+
+WEFT_DEFINE void refuse_second_run(const std::string& name) {
+  refuse<value_error>({"weft: bind: parameter ", name,
+                       " is in another run, and one of the two divides its rows among ranks: end that run "
+                       "first, or bind models that share parameters as members of one struct"});
 }
 
 WEFT_DEFINE void refuse_gradient_in_run(const tensor_state& t, const char* what) {
