@@ -31,7 +31,7 @@ struct member {
   int number = 0;     // among all parameters
   state_ptr whole;    // what the model holds
   state_ptr local;    // the rows that this rank updates; `whole` itself if nothing is divided
-  bool seen = false;     // has had a gradient since the last step
+  bool seen = false;  // has had a gradient since the last step
   bool reduced = false;  // and it has been delivered
 
   index_t rows() const { return in_rows(whole->extents)[0]; }

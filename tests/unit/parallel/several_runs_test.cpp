@@ -447,7 +447,9 @@ TEST_CASE("zero_grad of a pipeline with tied parameters, prepared or evaluated b
     trained<tied_deep> d(1);
     d.model.last.weight = d.model.first.weight;
     auto run = bind<in_stages>(d.model, d.optimizer, ranks);
-    const auto loss = [&](index_t j) { return mean(square(d.model(batch(1, static_cast<int>(j), d.where)))); };
+    const auto loss = [&](index_t j) {
+      return mean(square(d.model(batch(1, static_cast<int>(j), d.where))));
+    };
     if (before == 1) run.prepare(loss(0), 2);
     if (before == 2) (void)run.eval(d.model(batch(2, 0, d.where)));
     if (before) run.zero_grad();

@@ -95,8 +95,8 @@ struct window_maxima {
         for (index_t l = 0; l < n; ++l) v[l] = elements[(j + l) * stride];
       const V before = simd::load_some<V>(largest + j, n);
       const I at = simd::load_some<I>(best + j, n);
-      const I takes = simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) |
-                      simd::less(at, I{});
+      const I takes =
+          simd::less(before, v) | (~simd::equal(v, v) & simd::equal(before, before)) | simd::less(at, I{});
       simd::store_some(largest + j, simd::select(takes, v, before), n);
       simd::store_some(best + j, simd::select(takes, simd::splat<I>(place), at), n);
     }

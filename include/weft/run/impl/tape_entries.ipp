@@ -321,9 +321,10 @@ void basic_tape_entries<Unused>::require_open_gradients(const recycled_vector<en
   for (const entry& n : entries)
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (computes(n, i) && n.leaves[i]->gradient_reduced)
-        refuse<value_error>({"weft: backward: the gradient of a parameter of shape ", n.leaves[i]->whole(),
-                             " has been reduced over ranks for the next step of a run: take that step first, or "
-                             "drop the gradient, run.zero_grad()"});
+        refuse<value_error>(
+            {"weft: backward: the gradient of a parameter of shape ", n.leaves[i]->whole(),
+             " has been reduced over ranks for the next step of a run: take that step first, or "
+             "drop the gradient, run.zero_grad()"});
 }
 
 template <class Unused>
