@@ -50,6 +50,9 @@ class input_file {
 /// Parts of a file, in order.
 using file_parts = std::vector<std::string_view>;
 
+/// Whether `path` names the open file, and not by a symbolic link.
+bool is_at(const std::string& path, int file);
+
 /// The folder of `path`: everything before the last slash, "." without a slash.
 std::string parent_of(const std::string& path);
 
@@ -58,13 +61,18 @@ class new_file {
  public:
   /// Throws io_error if the name exists.
   new_file(file_calls& calls, std::string path);
+  /// Takes over the open file that was created there.
+  new_file(file_calls& calls, std::string path, int file)
+      : calls_(&calls), path_(std::move(path)), file_(file) {}
   new_file(const new_file&) = delete;
   new_file& operator=(const new_file&) = delete;
   ~new_file() {
     if (finished_) return;
+    if (file_ < 0 || is_at(path_, file_)) calls_->remove(path_);
     if (file_ >= 0) calls_->close(file_);
-    calls_->remove(path_);
   }
+
+  int number() const { return file_; }
 
   void append(std::string_view part);
   /// The permissions that it has from then on.
@@ -81,7 +89,7 @@ class new_file {
   bool finished_ = false;
 };
 
-/// The right to a path: while a thread has it, others of the process wait for it.
+/// The right to a path, however it is spelled: while a thread has it, others of the process wait for it.
 class path_claim {
  public:
   explicit path_claim(const std::string& path);
@@ -103,11 +111,14 @@ inline void sync_folder(file_calls& calls, const std::string& path) {
 }
 
 /// Replaces a file atomically: at any moment, even after a power failure, `path` has the whole old or the
-/// whole new content. It keeps its permissions. Threads that replace the same file do so one after the other.
-/// The temporary file is `path`.partial; it is removed unless `finish` is reached.
+/// whole new content. It keeps its permissions. Threads that replace the same file do so one after the other;
+/// a process that tries to while another does gets an io_error. The temporary file is `path`.partial, locked
+/// by flock; it is removed unless `finish` is reached. One that a killed process left is replaced. On file
+/// systems without locks, `finish` throws if another process has replaced the temporary file.
 class replacement_file {
  public:
-  /// Throws io_error if `path` is not a regular file, or the temporary file cannot be written.
+  /// Throws io_error if `path` is not a regular file, another process replaces it, or the temporary file
+  /// cannot be written.
   replacement_file(file_calls& calls, std::string path);
 
   void append(std::string_view part) { file_.append(part); }
@@ -117,13 +128,18 @@ class replacement_file {
 
  private:
   static std::string partial_of(const std::string& path) { return path + ".partial"; }
-  /// The name of the temporary file, under which there is no file any more.
-  static std::string cleared(file_calls& calls, const std::string& path);
+  /// Creates the temporary file, empty and locked, and returns its descriptor.
+  static int created(file_calls& calls, const std::string& path);
+  /// Removes what has the name of the temporary file, unless it is locked.
+  static void remove_stale(file_calls& calls, const std::string& path);
+  /// Locks a temporary file; throws io_error if another process has locked it.
+  static void lock(const std::string& path, int file);
 
   file_calls* calls_;
   std::string path_;
   path_claim claim_;
   new_file file_;
+  descriptor lock_;  // the same open file, whose lock is kept until it is renamed
 };
 
 /// Replaces a file atomically by these parts; see replacement_file. Throws io_error on failure.

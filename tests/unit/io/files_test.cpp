@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include <weft/base/descriptor.hpp>
 #include <weft/io/files.hpp>
 #include <weft/train/line_log.hpp>
 
@@ -29,12 +31,48 @@ struct folder {
 std::string failure(const std::function<void()>& f) {
   try {
     f();
-  } catch (const io_error& e) {
-    return e.what();
-  }
+  } catch (const io_error& e) { return e.what(); }
   return "";
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+/// A process that replaces a file by "half" and, so far, stops before the end. It is killed in the end.
+class half_way {
+ public:
+  explicit half_way(const std::string& path) {
+    int go[2], said[2];
+    REQUIRE((::pipe(go) == 0 && ::pipe(said) == 0));
+    process_ = ::fork();
+    if (process_ == 0) {
+      char c;
+      (void)!::read(go[0], &c, 1);
+      const std::string text = failure([&] {
+        io::replacement_file file(io::system_calls(), path);
+        file.append("half");
+        (void)!::write(said[1], "begun", 5);
+        while (true) ::pause();
+      });
+      (void)!::write(said[1], text.data(), text.size());
+      ::_exit(0);
+    }
+    go_ = descriptor(go[1]), said_ = descriptor(said[0]);
+    ::close(go[0]), ::close(said[1]);
+  }
+  half_way(const half_way&) = delete;
+  half_way& operator=(const half_way&) = delete;
+  ~half_way() { ::kill(process_, SIGKILL), ::waitpid(process_, nullptr, 0); }
+
+  /// Lets it begin; returns "begun", or the error.
+  std::string begin() {
+    (void)!::write(go_.number(), "", 1);
+    char text[1000];
+    const ssize_t n = ::read(said_.number(), text, sizeof text);
+    return std::string(text, static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  }
+
+ private:
+  pid_t process_;
+  descriptor go_, said_;
+};
 /// Something else than a file at `path`, and how it is called.
 const std::pair<const char*, void (*)(const std::string&)> others[] = {
     {"a folder", [](const std::string& path) { fs::create_directory(path); }},
@@ -94,6 +132,8 @@ TEST_CASE("a file is replaced whole, and only a file") {
   fs::create_directory(f / "y.partial");
   CHECK(has(replace("y", "text"), f / "y.partial" + ": is in the way: Is a directory"));
   CHECK(has(replace("none/x", "text"), "cannot be written: No such file or directory"));
+  CHECK(has(replace(std::string(250, 'n').c_str(), "text"),
+            "n.partial: cannot be written: File name too long"));
   CHECK(std::distance(fs::directory_iterator(f.path), {}) == 2);  // x and y.partial: no leftovers
 }
 
@@ -119,12 +159,51 @@ TEST_CASE("threads that replace one file wait for each other, and the last one r
   for (std::size_t i = 0; i < 4; ++i)
     threads.emplace_back([&, i] {
       for (int round = 0; round < 25 && failures[i].empty(); ++round)
-        failures[i] = failure([&] { io::replace_file(io::system_calls(), f / "x", {texts[i]}); });
+        failures[i] =
+            failure([&] { io::replace_file(io::system_calls(), f / (i % 2 ? "x" : ".//x"), {texts[i]}); });
     });
   for (std::thread& t : threads) t.join();
   for (const std::string& of_thread : failures) CHECK(of_thread == "");
   const std::string left = io::input_file(f / "x").text();
   CHECK(std::count(texts.begin(), texts.end(), left) == 1);
+  CHECK(std::distance(fs::directory_iterator(f.path), {}) == 1);
+}
+
+TEST_CASE("a process that replaces a file which another one replaces gets an error, and destroys nothing") {
+  const folder f;
+  const auto replace = [&](const char* text) {
+    return failure([&] { io::replace_file(io::system_calls(), f / "x", {text}); });
+  };
+  const std::string in_use = ": another process is replacing it: it has locked " + f / "x.partial";
+  CHECK(replace("old") == "");
+  {
+    half_way first(f / "x"), second(f / "./x");
+    CHECK(first.begin() == "begun");
+    CHECK(has(second.begin(), "./x: another process is replacing it"));
+    CHECK(replace("new") == "weft: " + f / "x" + in_use);
+    CHECK(io::input_file(f / "x").text() == "old");
+  }
+  CHECK(fs::exists(f / "x.partial"));  // of the killed process
+  CHECK(replace("new") == "");
+  CHECK(io::input_file(f / "x").text() == "new");
+  {
+    half_way other(f / "x");
+    io::replacement_file file(io::system_calls(), f / "x");
+    file.append("whole");
+    CHECK(has(other.begin(), in_use));
+    file.finish();
+  }
+  CHECK(io::input_file(f / "x").text() == "whole");
+  {
+    io::replacement_file file(io::system_calls(), f / "x");
+    fs::remove(f / "x.partial");
+    std::ofstream(f / "x.partial") << "another";
+    CHECK(has(failure([&] { file.finish(); }), "x.partial: was deleted or replaced while it was written"));
+  }
+  CHECK(io::input_file(f / "x").text() == "whole");
+  CHECK(io::input_file(f / "x.partial").text() == "another");
+  fs::permissions(f / "x.partial", fs::perms::owner_read);
+  CHECK(replace("new") == "");
   CHECK(std::distance(fs::directory_iterator(f.path), {}) == 1);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -61,6 +62,12 @@ WEFT_DEFINE std::string input_file::text(std::uint64_t most) const {
   return all;
 }
 
+WEFT_DEFINE bool is_at(const std::string& path, int file) {
+  struct stat open{}, there{};
+  return ::fstat(file, &open) == 0 && ::lstat(path.c_str(), &there) == 0 && open.st_ino == there.st_ino &&
+         open.st_dev == there.st_dev;
+}
+
 WEFT_DEFINE std::string parent_of(const std::string& path) {
   const std::size_t slash = path.find_last_of('/');
   return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -101,7 +108,7 @@ WEFT_DEFINE void write_new_file(file_calls& calls, const std::string& path, cons
 }
 
 namespace detail {
-/// The paths that threads of the process have claimed.
+/// The files that threads of the process have claimed, by folder and name.
 struct claimed_paths {
   std::mutex changing;
   std::condition_variable released;
@@ -111,9 +118,16 @@ inline claimed_paths& all_claimed_paths() {
   static claimed_paths all;
   return all;
 }
+/// The same text for all spellings of a path: the number of its folder, and its name in it.
+inline std::string without_spelling(const std::string& path) {
+  struct stat is{};
+  if (::stat(parent_of(path).c_str(), &is) != 0) return path;
+  return std::to_string(is.st_dev) + " " + std::to_string(is.st_ino) + " " +
+         path.substr(path.find_last_of('/') + 1);
+}
 }  // namespace detail
 
-WEFT_DEFINE path_claim::path_claim(const std::string& path) : path_(path) {
+WEFT_DEFINE path_claim::path_claim(const std::string& path) : path_(detail::without_spelling(path)) {
   auto& [changing, released, paths] = detail::all_claimed_paths();
   std::unique_lock lock(changing);
   while (!paths.insert(path_).second) released.wait(lock);
@@ -126,7 +140,12 @@ WEFT_DEFINE path_claim::~path_claim() {
 }
 
 WEFT_DEFINE replacement_file::replacement_file(file_calls& calls, std::string path)
-    : calls_(&calls), path_(std::move(path)), claim_(path_), file_(calls, cleared(calls, path_)) {
+    : calls_(&calls),
+      path_(std::move(path)),
+      claim_(path_),
+      file_(calls, partial_of(path_), created(calls, path_)),
+      lock_(::fcntl(file_.number(), F_DUPFD_CLOEXEC, 0)) {
+  if (!lock_) fail_at(partial_of(path_), "cannot be locked");
   struct stat is{};
   if (::lstat(path_.c_str(), &is) == 0) file_.set_mode(is.st_mode & 07777);
 }
@@ -134,6 +153,8 @@ WEFT_DEFINE replacement_file::replacement_file(file_calls& calls, std::string pa
 WEFT_DEFINE void replacement_file::finish() {
   const std::string partial = partial_of(path_);
   file_.finish();
+  if (!is_at(partial, lock_.number()))
+    throw io_error("weft: " + partial + ": was deleted or replaced while it was written");
   if (calls_->rename(partial, path_) != 0) {
     const int reason = errno;
     calls_->remove(partial);
@@ -143,14 +164,53 @@ WEFT_DEFINE void replacement_file::finish() {
   sync_folder(*calls_, parent_of(path_));
 }
 
-WEFT_DEFINE std::string replacement_file::cleared(file_calls& calls, const std::string& path) {
+WEFT_DEFINE int replacement_file::created(file_calls& calls, const std::string& path) {
   if (path.empty()) throw io_error("weft: the path of a file to be written is empty");
   struct stat is{};
   if (::lstat(path.c_str(), &is) == 0)
     if (const char* other = kind_other_than_file(is.st_mode))
       throw io_error("weft: " + path + ": is " + other + ", not a file that could be replaced");
-  if (calls.remove(partial_of(path)) != 0 && errno != ENOENT) fail_at(partial_of(path), "is in the way");
-  return partial_of(path);
+  const std::string partial = partial_of(path);
+  while (true) {
+    const int file = calls.create(partial);
+    if (file < 0 && errno != EEXIST) fail_at(partial, "cannot be written");
+    if (file < 0) {
+      remove_stale(calls, path);
+      continue;
+    }
+    try {
+      lock(path, file);
+    } catch (const io_error&) {
+      calls.close(file);
+      throw;
+    }
+    if (is_at(partial, file)) return file;
+    calls.close(file);  // another process removed it before it was locked
+  }
+}
+
+WEFT_DEFINE void replacement_file::remove_stale(file_calls& calls, const std::string& path) {
+  const std::string partial = partial_of(path);
+  struct stat is{};
+  descriptor file;
+  if (::lstat(partial.c_str(), &is) == 0 && S_ISREG(is.st_mode)) {
+    constexpr int how = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    file = descriptor(::open(partial.c_str(), O_WRONLY | how));  // network file systems lock no other
+    if (!file && errno == EACCES) file = descriptor(::open(partial.c_str(), O_RDONLY | how));
+    if (!file && errno != ENOENT) fail_at(partial, "is in the way");
+    if (!file) return;
+    lock(path, file.number());
+    if (!is_at(partial, file.number())) return;
+  }
+  if (calls.remove(partial) != 0 && errno != ENOENT) fail_at(partial, "is in the way");
+}
+
+WEFT_DEFINE void replacement_file::lock(const std::string& path, int file) {
+  int failed;
+  do failed = ::flock(file, LOCK_EX | LOCK_NB);
+  while (failed && errno == EINTR);
+  if (failed && errno == EWOULDBLOCK)
+    throw io_error("weft: " + path + ": another process is replacing it: it has locked " + partial_of(path));
 }
 
 WEFT_DEFINE void replace_file(file_calls& calls, const std::string& path, const file_parts& parts) {

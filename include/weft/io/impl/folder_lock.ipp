@@ -35,9 +35,7 @@ WEFT_DEFINE folder_lock::folder_lock(const std::string& folder, std::chrono::mil
 }
 
 WEFT_DEFINE void folder_lock::require_held() const {
-  struct stat mine{}, there{};
-  if (::fstat(file_.number(), &mine) != 0 || ::lstat(path_.c_str(), &there) != 0 ||
-      mine.st_ino != there.st_ino || mine.st_dev != there.st_dev)
+  if (!is_at(path_, file_.number()))
     throw io_error("weft: " + path_ + ": was deleted or replaced while this process held it");
 }
 
