@@ -17,6 +17,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <weft/base/blocked_signals.hpp>
 #include <weft/base/deadline.hpp>
 #include <weft/comm/gloo_network.hpp>
 #include <weft/comm/gloo_rendezvous.hpp>
@@ -68,7 +69,7 @@ class gloo_mesh : public watched_group {
       throw comm_error("weft: gloo: " + std::to_string(ranks) + " ranks: at most " +
                        std::to_string(most_ranks) + " can be connected");
     posted_["world"] = 0;
-    const without_sigpipe quiet;
+    const blocked_signals blocked{SIGPIPE};  // Gloo and its threads write to closed connections
     watch_->add(*this);
     try {
       at_start(limit, [&] { connect(s, limit); });
@@ -134,7 +135,7 @@ class gloo_mesh : public watched_group {
 
   /// Queues an operation. Throws the verdict if there is one already.
   void post(const std::shared_ptr<gloo_operation>& op) {
-    const without_sigpipe quiet;
+    const blocked_signals blocked{SIGPIPE};
     const std::lock_guard lock(mutex_);
     if (failure_) fail_with(*failure_, *op);
     const auto [queue, idle] = queues_.try_emplace(op->queue());

@@ -6,16 +6,13 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <signal.h>
 
-#include <cerrno>
-#include <ctime>
 #include <memory>
 #include <string>
 
 #include <gloo/transport/tcp/device.h>
 
+#include <weft/base/blocked_signals.hpp>
 #include <weft/base/error.hpp>
 
 namespace weft {
@@ -28,33 +25,6 @@ struct gloo_network {
 };
 
 namespace detail {
-
-/// Blocks SIGPIPE during its lifetime, in this thread and in threads that it starts: Gloo writes to closed
-/// connections without suppressing the signal, which would terminate the process. A signal that arrives
-/// meanwhile is discarded.
-class without_sigpipe {
- public:
-  without_sigpipe() {
-    sigset_t waiting;
-    ::sigpending(&waiting);
-    waited_ = ::sigismember(&waiting, SIGPIPE) == 1;
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  without_sigpipe(const without_sigpipe&) = delete;
-  without_sigpipe& operator=(const without_sigpipe&) = delete;
-  ~without_sigpipe() {
-    const timespec now{};
-    if (!waited_)
-      while (::sigtimedwait(&pipe_, nullptr, &now) == -1 && errno == EINTR) {}
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t pipe_, before_;
-  bool waited_;
-};
 
 /// The numeric address of this machine on the network. Throws comm_error if there is none.
 inline std::string address_on(const gloo_network& network) {
@@ -79,7 +49,7 @@ inline std::string address_on(const gloo_network& network) {
 
 /// Creates a device of Gloo for the network. Throws comm_error if it does not exist.
 inline std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& network) {
-  const without_sigpipe quiet;
+  const blocked_signals blocked{SIGPIPE};  // Gloo and its threads write to closed connections
   const bool by_address = network.interface.empty();
   const auto refuse = [&](const std::string& why) -> comm_error {
     return comm_error("weft: gloo: cannot use the network " +

@@ -15,6 +15,8 @@
 #include <cstdio>
 #include <string>
 
+#include <weft/base/blocked_signals.hpp>
+
 namespace weft::io {
 
 /// The system calls; a subclass in tests overrides them.
@@ -26,8 +28,11 @@ class file_calls {
   virtual int create(const std::string& path) {
     return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   }
-  /// Writes at most `bytes` bytes and returns how many, as ::write.
-  virtual ssize_t write(int file, const char* from, std::size_t bytes) { return ::write(file, from, bytes); }
+  /// Writes at most `bytes` bytes and returns how many, as ::write; without the signals SIGPIPE and SIGXFSZ.
+  virtual ssize_t write(int file, const char* from, std::size_t bytes) {
+    const blocked_signals blocked{SIGPIPE, SIGXFSZ};
+    return ::write(file, from, bytes);
+  }
   /// Returns when everything written is on the disk.
   virtual int sync(int file) { return ::fsync(file); }
   virtual int close(int file) { return ::close(file); }

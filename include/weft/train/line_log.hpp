@@ -21,7 +21,8 @@ class line_log {
   /// cannot be opened for writing.
   line_log(std::string path, bool append);
 
-  /// Writes `text` and a newline. Throws io_error if that fails; a file is then truncated to what it held.
+  /// Writes `text` and a newline. Throws io_error if that fails, for example because nobody reads a FIFO any
+  /// more; a file is then truncated to what it held.
   void line(const std::string& text);
 
  private:

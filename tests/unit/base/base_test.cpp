@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
 
+#include <weft/base/blocked_signals.hpp>
 #include <weft/base/dtype.hpp>
 #include <weft/base/number.hpp>
 #include <weft/base/philox.hpp>
@@ -124,4 +126,33 @@ TEST_CASE("parse_number: all of a text, or none") {
   for (const char* text : {"", " 1", "1 ", "+1", "0x1", "1.0", "2147483648", "-"})
     CHECK_FALSE(parse_number<int>(text).has_value());
   CHECK_FALSE(parse_number<std::uint64_t>("-1").has_value());
+}
+
+TEST_CASE("blocked signals that arrive are discarded, one that was pending before stays") {
+  const auto is_pending = [](int signal) {
+    sigset_t pending;
+    ::sigpending(&pending);
+    return ::sigismember(&pending, signal) == 1;
+  };
+  sigset_t before, during, after;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &before);
+  {
+    const blocked_signals outer{SIGXFSZ};
+    ::raise(SIGXFSZ);
+    {
+      const blocked_signals inner{SIGPIPE, SIGXFSZ};
+      ::raise(SIGPIPE);
+      ::raise(SIGXFSZ);
+      errno = EPIPE;
+    }
+    CHECK(errno == EPIPE);
+    CHECK(!is_pending(SIGPIPE));
+    CHECK(is_pending(SIGXFSZ));
+    ::pthread_sigmask(SIG_BLOCK, nullptr, &during);
+    CHECK(::sigismember(&during, SIGPIPE) == 0);
+    CHECK(::sigismember(&during, SIGXFSZ) == 1);
+  }
+  CHECK(!is_pending(SIGXFSZ));
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &after);
+  CHECK(::sigismember(&after, SIGXFSZ) == ::sigismember(&before, SIGXFSZ));
 }

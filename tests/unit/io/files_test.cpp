@@ -252,15 +252,21 @@ TEST_CASE("a log: lines whole or not, errors named") {
   ::mkfifo((f / "fifo").c_str(), 0600);
   CHECK(has(failure([&] { line_log(f / "fifo", true); }),
             "fifo: cannot be written: "));  // nobody reads it: at once
+  descriptor reader(::open((f / "fifo").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  line_log fifo(f / "fifo", true);
+  fifo.line("read");
+  reader = descriptor();
+  CHECK(has(failure([&] { fifo.line("read by nobody"); }), "fifo: a line cannot be written: Broken pipe"));
   struct rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   line_log log(f / "log", true);
   const struct rlimit small{12, before.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &small);
   CHECK(has(failure([&] { log.line("longer than that"); }), "log: a line cannot be written: "));
+  CHECK(has(failure([&] { io::replace_file(io::system_calls(), f / "x", {"longer than that"}); }),
+            "x.partial: writing failed: File too large"));
   ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  CHECK(!fs::exists(f / "x.partial"));
   CHECK(io::input_file(f / "log").text() == "four\n");  // nothing of it
   log.line("five");
   CHECK(io::input_file(f / "log").text() == "four\nfive\n");

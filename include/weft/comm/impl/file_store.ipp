@@ -10,6 +10,7 @@
 #include <iterator>
 #include <random>
 
+#include <weft/base/blocked_signals.hpp>
 #include <weft/base/config.hpp>
 #include <weft/comm/file_store.hpp>
 
@@ -106,6 +107,7 @@ WEFT_DEFINE void file_store::write(const std::string& path, const std::string& b
   static const std::string machine = std::to_string(std::random_device()());  // process ids are per machine
   const std::string beside =
       folder_ + "/new-" + machine + "-" + std::to_string(::getpid()) + "-" + std::to_string(written++);
+  const blocked_signals blocked{SIGXFSZ};
   std::ofstream out(beside, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.close();

@@ -18,6 +18,7 @@
 #include <tuple>
 #include <utility>
 
+#include <weft/base/blocked_signals.hpp>
 #include <weft/base/config.hpp>
 #include <weft/base/number.hpp>
 #include <weft/base/xxh64.hpp>
@@ -79,6 +80,7 @@ WEFT_DEFINE bool is_name_of_kernel(std::string_view name, bool unfinished) {
 WEFT_DEFINE bool others_may_write(const struct stat& is) { return (is.st_mode & (S_IWGRP | S_IWOTH)) != 0; }
 
 WEFT_DEFINE bool write_all(int file, std::string_view text) {
+  const blocked_signals blocked{SIGXFSZ};
   while (!text.empty()) {
     const ssize_t n = ::write(file, text.data(), std::min<std::size_t>(text.size(), std::size_t{1} << 30));
     if (n < 0 && errno != EINTR) return false;

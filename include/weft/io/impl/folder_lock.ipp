@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include <weft/base/blocked_signals.hpp>
 #include <weft/base/config.hpp>
 #include <weft/base/deadline.hpp>
 #include <weft/io/folder_lock.hpp>
@@ -30,6 +31,7 @@ WEFT_DEFINE folder_lock::folder_lock(const std::string& folder, std::chrono::mil
   char host[64] = {};
   ::gethostname(host, sizeof host - 1);
   const std::string me = "process " + std::to_string(::getpid()) + " on " + host + "\n";
+  const blocked_signals blocked{SIGXFSZ};
   if (::ftruncate(file_.number(), 0) == 0)  // informative only: a full disk is no error
     (void)!::pwrite(file_.number(), me.data(), me.size(), 0);
 }

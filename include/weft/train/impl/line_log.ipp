@@ -35,7 +35,8 @@ WEFT_DEFINE void line_log::line(const std::string& text) {
   struct stat before{};
   const bool is_file = ::fstat(file_.number(), &before) == 0 && S_ISREG(before.st_mode);
   for (std::size_t written = 0; written < whole.size();) {
-    const ssize_t n = ::write(file_.number(), whole.data() + written, whole.size() - written);
+    const ssize_t n =
+        io::system_calls().write(file_.number(), whole.data() + written, whole.size() - written);
     if (n >= 0) {
       written += static_cast<std::size_t>(n);
     } else if (errno != EINTR) {
