@@ -7,13 +7,13 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include <weft/base/number.hpp>
 
 namespace weft {
 
@@ -112,10 +112,10 @@ class message_part {
   template <class T>
   [[gnu::cold]] static void append_real(std::string& to, const message_part& p) {
     constexpr int most = std::numeric_limits<T>::max_digits10;
-    char text[32];
+    std::string text;
     for (int digits = 6; digits <= most; ++digits) {  // the fewest that suffice
-      std::snprintf(text, sizeof text, "%.*g", digits, p.real_);
-      if (static_cast<T>(std::strtod(text, nullptr)) == static_cast<T>(p.real_)) break;
+      text = detail::number_text(p.real_, digits, std::chars_format::general);
+      if (static_cast<T>(detail::parse_number<double>(text).value_or(0)) == static_cast<T>(p.real_)) break;
     }
     to += text;
   }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Numbers in text that others wrote: names of devices, environment variables, files.
+// Numbers in text: read from what others wrote, such as names of devices, environment variables and files,
+// and written. Neither depends on the locale.
 //
 //   detail::parse_number<int>("12")    // 12
 //   detail::parse_number<int>("12 ")   // none
+//   detail::fixed(1.25, 1)             // "1.2"
 #pragma once
 
 #include <charconv>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -20,5 +23,18 @@ std::optional<T> parse_number(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size()) return {};
   return number;
 }
+
+/// `number` as printf writes it in the locale "C": by %.*f if `how` is fixed, by %.*g if it is general.
+inline std::string number_text(double number, int digits, std::chars_format how) {
+  char text[512];  // the largest double has 309 digits before the point
+  const auto [end, error] = std::to_chars(text, text + sizeof text, number, how, digits);
+  return error == std::errc() ? std::string(text, end) : std::string();
+}
+/// With `digits` digits after the point.
+inline std::string fixed(double number, int digits) {
+  return number_text(number, digits, std::chars_format::fixed);
+}
+/// With at most 6 digits, and an exponent if that is shorter.
+inline std::string general(double number) { return number_text(number, 6, std::chars_format::general); }
 
 }  // namespace weft::detail

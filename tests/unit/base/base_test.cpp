@@ -15,6 +15,8 @@
 #include <weft/base/sequence.hpp>
 #include <weft/shape/shape.hpp>
 
+#include "../../comma_locale.hpp"
+
 using namespace weft;
 
 static_assert([] {
@@ -126,6 +128,21 @@ TEST_CASE("parse_number: all of a text, or none") {
   for (const char* text : {"", " 1", "1 ", "+1", "0x1", "1.0", "2147483648", "-"})
     CHECK_FALSE(parse_number<int>(text).has_value());
   CHECK_FALSE(parse_number<std::uint64_t>("-1").has_value());
+}
+
+TEST_CASE("numbers are written and read alike in every locale") {
+  const test::comma_locale locale;
+  if (!locale.is_set()) MESSAGE("no locale with a decimal comma on this machine");
+  CHECK(detail::joined({0.5, " ", 0.1f, " ", 1.0 / 3, " ", 1e300}) == "0.5 0.1 0.3333333333333333 1e+300");
+  CHECK(detail::fixed(1.25, 1) == "1.2");
+  CHECK(detail::fixed(-0.0004, 3) == "-0.000");
+  CHECK(detail::fixed(1e6, 0) == "1000000");
+  CHECK(detail::fixed(std::numeric_limits<double>::max(), 3).size() == 309 + 4);
+  CHECK(detail::general(1234567.0) == "1.23457e+06");
+  CHECK(detail::general(0.25) == "0.25");
+  CHECK(detail::general(-std::numeric_limits<double>::infinity()) == "-inf");
+  CHECK(detail::parse_number<double>("1.5") == 1.5);
+  CHECK(!detail::parse_number<double>("1,5"));
 }
 
 TEST_CASE("blocked signals that arrive are discarded, one that was pending before stays") {

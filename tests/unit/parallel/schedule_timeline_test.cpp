@@ -7,6 +7,8 @@
 #include <weft/parallel/schedule/timeline.hpp>
 #include <weft/parallel/schedule/zero_bubble.hpp>
 
+#include "../../comma_locale.hpp"
+
 using namespace weft::pipeline;
 
 namespace {
@@ -46,6 +48,13 @@ TEST_CASE("timeline: one box for each step, one more in the legend, one line for
   CHECK(svg.ends_with("</svg>\n"));
   const std::string plain = timeline_svg(simulate(zb_h1(p, m)).records, {.messages = false});
   CHECK(count(plain, "class='mail") == 0);
+}
+
+TEST_CASE("timeline: the same in every locale") {
+  const auto svg = [] { return timeline_svg(simulate(zb_h1(3, 4)).records, {.time_scale = 0.3}); };
+  const std::string expected = svg();
+  const weft::test::comma_locale locale;
+  CHECK((svg() == expected));
 }
 
 TEST_CASE("timeline: boxes stand where and as long as their times say") {

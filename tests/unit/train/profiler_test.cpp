@@ -14,6 +14,8 @@
 #include <weft/train/profiler.hpp>
 #include <weft/weft.hpp>
 
+#include "../../comma_locale.hpp"
+
 using namespace weft;
 
 namespace {
@@ -268,4 +270,26 @@ TEST_CASE("profiler: a trace holds so many events, sums hold all") {
   for (std::size_t at = 0; (at = text.find("\"many\"", at)) != text.npos; ++at) ++events;
   CHECK(events == 10);
   std::remove(path.c_str());
+}
+
+TEST_CASE("profiler: traces and tables are the same in every locale") {
+  const test::comma_locale locale;
+  const std::string path = "profiler_test_locale.json";
+  profiler p;
+  for (int i = 0; i < 2; ++i) {
+    const record_function range("range");
+    wait_ms(2);
+  }
+  p.stop();
+  p.save_trace(path);
+  const std::string text = io::input_file(path).text();
+  const io::json trace(text, path);
+  CHECK(trace.root().find("traceEvents")->size() == 3);
+  CHECK(text.find("\"ts\":0.000,\"dur\":") != text.npos);
+  std::remove(path.c_str());
+  const std::string table = p.table();
+  CHECK(table.starts_with("name" + std::string(58, ' ') +
+                          "   count   total ms    self ms self %    mean us   GFLOP/s     GB/s\nrange"));
+  CHECK(table.find("range" + std::string(57, ' ') + "       2      ") != table.npos);
+  CHECK(std::count(table.begin(), table.end(), ',') == 2);  // "elapsed 1.2 ms, 0.0 GFLOP/s, waited"
 }

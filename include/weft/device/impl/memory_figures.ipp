@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/device/block_pool.hpp>
 #include <weft/device/memory_figures.hpp>
 
@@ -14,9 +15,7 @@ namespace weft::detail {
 
 WEFT_DEFINE std::string bytes_text(std::size_t bytes) {
   if (bytes < 1000000) return std::to_string(bytes) + " bytes";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MB", 1e-6 * static_cast<double>(bytes));
-  return text;
+  return fixed(1e-6 * static_cast<double>(bytes), 1) + " MB";
 }
 
 WEFT_DEFINE std::string largest_blocks(const block_pool& pool, std::size_t most) {
@@ -78,7 +77,7 @@ WEFT_DEFINE std::string summary_text(const memory_figures& f, const memory_optio
   if (limit != memory_options::unlimited) row("limit", bytes_text(limit));
   if (o.max_split_size != memory_options::unlimited) row("max_split_size", bytes_text(o.max_split_size));
   if (o.garbage_collection_threshold > 0)
-    row("garbage_collection_threshold", std::to_string(o.garbage_collection_threshold).substr(0, 4));
+    row("garbage_collection_threshold", fixed(o.garbage_collection_threshold, 2));
   return text;
 }
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/base/record_function.hpp>
 #include <weft/parallel/first_values.hpp>
 #include <weft/parallel/pipeline_context.hpp>
@@ -171,8 +171,7 @@ WEFT_DEFINE std::string pipeline_context::to_string() const {
   for (const double c : costs_) all += c;
   std::string text;
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    char part[16];
-    std::snprintf(part, sizeof part, "%.1f%%", all > 0 ? 100 * costs_[c] / all : 0.0);
+    const std::string part = detail::fixed(all > 0 ? 100 * costs_[c] / all : 0.0, 1) + "%";
     text += "chunk " + std::to_string(c) + ": stage " + std::to_string(schedule_.stage_of[c]) + ", blocks " +
             std::to_string(chunks_[c].first) + " to " + std::to_string(chunks_[c].last - 1) + ", " + part +
             " of the cost\n";

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/run/tapped.hpp>
 
 namespace weft {
@@ -31,8 +32,10 @@ WEFT_DEFINE void print_tapped(const tapped& t) {
     high = x > high ? x : high;
     sum += x;
   }
-  std::fprintf(stderr, "%s: %s %s  min %g  max %g  mean %g  not finite %zu\n", t.name, name_of(t.type),
-               to_string(t.extents).c_str(), low, high, sum / static_cast<double>(v.size() - odd), odd);
+  using detail::general;
+  std::fprintf(stderr, "%s: %s %s  min %s  max %s  mean %s  not finite %zu\n", t.name, name_of(t.type),
+               to_string(t.extents).c_str(), general(low).c_str(), general(high).c_str(),
+               general(sum / static_cast<double>(v.size() - odd)).c_str(), odd);
 }
 
 }  // namespace weft

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/comm/threads.hpp>
 #include <weft/io/files.hpp>
 #include <weft/io/json_parser.hpp>
@@ -238,11 +238,10 @@ WEFT_DEFINE std::map<std::string, thread_log::sums> sums_by_name(const profile& 
 
 constexpr const char* waiting_range = "wait for ranks";
 
-template <class... T>
-void append_formatted(std::string& to, const char* format, T... values) {
-  char text[160];
-  const int n = std::snprintf(text, sizeof text, format, values...);
-  to.append(text, static_cast<std::size_t>(std::clamp(n, 0, static_cast<int>(sizeof text) - 1)));
+/// Appends a space and `cell`, at the right of `width` columns.
+inline void append_cell(std::string& to, std::size_t width, std::string_view cell) {
+  to.append(1 + width - std::min(width, cell.size()), ' ');
+  to += cell;
 }
 
 }  // namespace detail
@@ -277,7 +276,7 @@ WEFT_DEFINE std::vector<profiled_range> profiler::ranges() const {
 }
 
 WEFT_DEFINE std::string profiler::table(table_options o) const {
-  using detail::append_formatted;
+  using detail::append_cell, detail::fixed;
   const auto sums = detail::sums_by_name(*profile_, o.shapes);
   std::vector<std::pair<std::string, detail::thread_log::sums>> rows(sums.begin(), sums.end());
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
@@ -286,26 +285,33 @@ WEFT_DEFINE std::string profiler::table(table_options o) const {
   std::int64_t self = 0;
   double operations = 0;
   for (const auto& [name, s] : rows) self += s.self, operations += s.operations;
-  std::string text;
-  append_formatted(text, "%-62s %7s %10s %10s %6s %10s %9s %8s\n", "name", "count", "total ms", "self ms",
-                   "self %", "mean us", "GFLOP/s", "GB/s");
+  constexpr std::pair<const char*, std::size_t> columns[] = {{"count", 7},  {"total ms", 10}, {"self ms", 10},
+                                                             {"self %", 6}, {"mean us", 10},  {"GFLOP/s", 9},
+                                                             {"GB/s", 8}};
+  std::string text = "name" + std::string(58, ' ');
+  for (const auto& [title, width] : columns) append_cell(text, width, title);
+  text += '\n';
   for (std::size_t i = 0; i < std::min(rows.size(), o.rows); ++i) {
     const auto& [name, s] = rows[i];
     const auto total = static_cast<double>(std::max<std::int64_t>(s.total, 1));
     const std::string shown = name.size() <= 62 ? name : name.substr(0, 59) + "...";
-    append_formatted(text, "%-62s %7lld %10.3f %10.3f %6.1f %10.1f", shown.c_str(),
-                     static_cast<long long>(s.count), total * 1e-6, static_cast<double>(s.self) * 1e-6,
-                     100 * static_cast<double>(s.self) / static_cast<double>(std::max<std::int64_t>(self, 1)),
-                     total * 1e-3 / static_cast<double>(s.count));
-    if (s.operations > 0) append_formatted(text, " %9.1f", s.operations / total);
-    else if (s.is_op) text += "          ";
-    if (s.is_op) append_formatted(text, " %8.1f", static_cast<double>(s.bytes) / total);
+    const double share = static_cast<double>(s.self) / static_cast<double>(std::max<std::int64_t>(self, 1));
+    text += shown + std::string(62 - shown.size(), ' ');
+    append_cell(text, 7, std::to_string(s.count));
+    append_cell(text, 10, fixed(total * 1e-6, 3));
+    append_cell(text, 10, fixed(static_cast<double>(s.self) * 1e-6, 3));
+    append_cell(text, 6, fixed(100 * share, 1));
+    append_cell(text, 10, fixed(total * 1e-3 / static_cast<double>(s.count), 1));
+    if (s.is_op || s.operations > 0)
+      append_cell(text, 9, s.operations > 0 ? fixed(s.operations / total, 1) : "");
+    if (s.is_op) append_cell(text, 8, fixed(static_cast<double>(s.bytes) / total, 1));
     text += '\n';
   }
   if (rows.size() > o.rows) text += "and " + std::to_string(rows.size() - o.rows) + " more rows\n";
-  append_formatted(text, "elapsed %.3f ms, %.1f GFLOP/s, waited for ranks %.3f ms\n", elapsed_ms(),
-                   operations * 1e-6 / std::max(elapsed_ms(), 1e-9), exposed_communication_ms());
-  return text;
+  const double elapsed = elapsed_ms();
+  return text + "elapsed " + fixed(elapsed, 3) + " ms, " +
+         fixed(operations * 1e-6 / std::max(elapsed, 1e-9), 1) + " GFLOP/s, waited for ranks " +
+         fixed(exposed_communication_ms(), 3) + " ms\n";
 }
 
 WEFT_DEFINE flop_utilization profiler::utilization(double peak) const {
@@ -333,10 +339,10 @@ WEFT_DEFINE std::string profiler::events(int rank, std::int64_t zero, bool own_t
     std::vector<std::string> names;
     for (const std::string& name : log.names) names.push_back(io::json_string(name));
     for (const auto& e : log.events) {
-      text += ",\n{\"name\":" + names[e.name];
-      detail::append_formatted(text, ",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d}",
-                               static_cast<double>(e.begin - zero) * 1e-3, static_cast<double>(e.size) * 1e-3,
-                               rank, log.number);
+      text += ",\n{\"name\":" + names[e.name] +
+              ",\"ph\":\"X\",\"ts\":" + detail::fixed(static_cast<double>(e.begin - zero) * 1e-3, 3) +
+              ",\"dur\":" + detail::fixed(static_cast<double>(e.size) * 1e-3, 3) + ",\"pid\":" + process +
+              ",\"tid\":" + std::to_string(log.number) + "}";
     }
   });
   return text;

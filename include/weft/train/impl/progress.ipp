@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/train/progress.hpp>
 
 namespace weft {
@@ -16,19 +17,20 @@ WEFT_DEFINE void progress::show(std::int64_t done, double loss, double tokens_pe
   const auto made = static_cast<double>(std::max<std::int64_t>(done - *before_, 1)),
              missing = static_cast<double>(std::max<std::int64_t>(steps_ - done, 0));
   const double left = elapsed / made * missing;
+  const std::string figures = "loss " + detail::fixed(loss, 4) + "  " + detail::fixed(tokens_per_second, 0) +
+                              " tokens/s  " + clock(left) + " left";
   if (terminal_) {
     constexpr int width = 24;
     const double share = done < steps_ ? static_cast<double>(done) / static_cast<double>(steps_) : 1;
     std::string bar(static_cast<std::size_t>(width * std::clamp(share, 0.0, 1.0)), '#');
     bar.resize(width, '.');
-    std::fprintf(stderr, "\r[%s] %lld/%lld  loss %.4f  %.0f tokens/s  %s left   ", bar.c_str(),
-                 static_cast<long long>(done), static_cast<long long>(steps_), loss, tokens_per_second,
-                 clock(left).c_str());
+    std::fprintf(stderr, "\r[%s] %lld/%lld  %s   ", bar.c_str(), static_cast<long long>(done),
+                 static_cast<long long>(steps_), figures.c_str());
     if (done == steps_) std::fputc('\n', stderr);
   } else if (done == steps_ || is_first || elapsed - shown_ > 5) {
     shown_ = elapsed;
-    std::fprintf(stderr, "step %lld/%lld  loss %.4f  %.0f tokens/s  %s left\n", static_cast<long long>(done),
-                 static_cast<long long>(steps_), loss, tokens_per_second, clock(left).c_str());
+    std::fprintf(stderr, "step %lld/%lld  %s\n", static_cast<long long>(done), static_cast<long long>(steps_),
+                 figures.c_str());
   }
 }
 

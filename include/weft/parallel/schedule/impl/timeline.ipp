@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include <weft/base/config.hpp>
+#include <weft/base/number.hpp>
 #include <weft/parallel/schedule/timeline.hpp>
 
 namespace weft {
@@ -46,9 +47,7 @@ WEFT_DEFINE void timeline_writer::measure() {
 }
 
 WEFT_DEFINE std::string timeline_writer::number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", v);
-  std::string s = text;
+  std::string s = weft::detail::fixed(v, 1);
   if (s.ends_with(".0")) s.resize(s.size() - 2);
   return s == "-0" ? "0" : s;
 }
@@ -177,9 +176,7 @@ WEFT_DEFINE void timeline_writer::axis() {
                                  : span / 8 / digit > 1 ? 2
                                                         : 1);
     for (int i = 0; i * tick <= span * (1 + 1e-9); ++i) {
-      char label[32];
-      std::snprintf(label, sizeof label, "%g", i * tick);
-      text("ink", left + i * tick * scale_ / options_.time_scale, base + 13, label);
+      text("ink", left + i * tick * scale_ / options_.time_scale, base + 13, weft::detail::general(i * tick));
     }
   }
   text("ink", 8, base + 13, options_.unit.empty() ? "time" : "time, " + escaped(options_.unit));
