@@ -82,8 +82,8 @@ void check(const save_options& options);
 void require_written(const char* what, const std::string& path);
 }  // namespace detail
 
-/// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
-/// and 1.
+/// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, another number of bytes
+/// than these need, or a bool other than 0 and 1.
 void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
                         const tensor_state& t);
 /// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are the same.

@@ -129,6 +129,18 @@ TEST_CASE("load: a tensor that does not fit is named with both shapes, and nothi
   std::filesystem::remove(path);
 }
 
+TEST_CASE("restore: elements of another number than the shape says are refused, and nothing changes") {
+  const auto t = full<float>(extents<dyn>{4}, 2.0f);
+  for (const std::size_t bytes : {0, 12, 15, 17, 400}) {
+    CAPTURE(bytes);
+    const io::stored_tensor from{dtype::f32, t.extents(), std::vector<char>(bytes, 1)};
+    CHECK_THROWS_WITH_AS(
+        io::restore("x", "w", from, *t.state()),
+        ("weft: x: tensor w has " + std::to_string(bytes) + " bytes, f32 [4] needs 16").c_str(), io_error);
+  }
+  CHECK(t.to_vector() == std::vector<float>(4, 2.0f));
+}
+
 TEST_CASE("load: an index of several files; nothing changes if a part is wrong") {
   namespace fs = std::filesystem;
   const fs::path folder = temporary("weft_index_test");

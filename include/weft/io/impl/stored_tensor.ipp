@@ -86,6 +86,10 @@ WEFT_DEFINE void require_restorable(const std::string& path, const std::string& 
                                     const stored_tensor& from, const tensor_state& t) {
   if (!(from.extents == t.whole()) || from.type != t.type)
     detail::refuse_tensor(path, name, from, {t.type, t.whole()});
+  if (from.bytes.size() != bytes_of(from.extents, from.type))
+    refuse<io_error>({"weft: ", path, ": tensor ", name, name.empty() ? "" : " ", "has ", from.bytes.size(),
+                      " bytes, ", name_of(from.type), " ", from.extents, " needs ",
+                      bytes_of(from.extents, from.type)});
   weft::detail::require_memory(t);
   if (from.type == dtype::boolean &&
       std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
