@@ -36,6 +36,10 @@ std::map<std::string, std::set<std::string>> indexed_files(const std::string& pa
 
 namespace detail {
 
+/// Throws io_error for a file without the tensor `name`, which an index says is there.
+[[noreturn, gnu::cold]] void refuse_index(const std::string& index, const std::string& file,
+                                          const std::string& name);
+
 /// Calls write(parts of the file). Tensors are ordered by dtype, widest first, then by name, as in the
 /// reference implementation.
 template <class Write>

@@ -35,9 +35,10 @@ struct tensor_in_file {
   io::box_in_file from;
 };
 
-/// A file of weights, and the names of the tensors that are read from it.
+/// A file of weights, its bytes before the elements, and the names of the tensors that are read from it.
 struct weight_file {
   io::input_file file;
+  std::string beginning;
   std::set<std::string> names;
 };
 /// The files of weights at `path`: one, or those of an index with tensors of a run.
@@ -49,6 +50,14 @@ std::deque<weight_file> weight_files(const std::string& path, const std::vector<
 std::vector<tensor_in_file> tensors_in_files(const std::string& path, const std::deque<weight_file>& files,
                                              const std::vector<held_tensor>& held,
                                              const io::load_options& options);
+
+/// A checksum of 8 bytes for each file at `path`, first that of the index if it is one: of its size, its
+/// header, and 16 blocks of its elements.
+std::string sums_of_weights(const std::string& path, const std::deque<weight_file>& files);
+/// Throws io_error, naming the first file of this rank that has another checksum, unless `own` are those of
+/// rank 0.
+void require_same_weights(const std::string& path, const std::deque<weight_file>& files,
+                          const std::string& own, const std::string& of_rank_0);
 
 /// Writes the tensors of a run to one file of rank 0 of the owners: in slabs of at most 1 MiB, of which each
 /// owner sends what it holds.
@@ -117,18 +126,23 @@ void save_weights(const std::string& path, Run& run, io::save_options options = 
 /// Sets parameters and buffers of a bound model from a safetensors file, or the files of an index *.json,
 /// which may hold more and must be readable by all ranks. A rank reads the boxes that it holds, through a
 /// buffer of 1 MiB, and one more if elements are converted. Throws io_error on all ranks, with nothing
-/// changed, if a tensor is missing, or has another shape, or another type that `options` does not convert.
-/// Collective.
+/// changed, if a tensor is missing, or has another shape, or another type that `options` does not convert, or
+/// if ranks read different files: size, header and a sample of 64 KiB of the elements of each are compared,
+/// not all elements, as no rank reads all. Collective.
 template <class Run>
 void load_weights(const std::string& path, Run& run, const io::load_options& options = {}) {
   const comm_options o = run.groups().labelled("weights", true);
   const std::vector<held_tensor> held = run.held_tensors();
   std::deque<detail::weight_file> files;
   std::vector<detail::tensor_in_file> wanted;
+  std::string sums;
   on_all_ranks(run.ranks(), o, [&] {
     files = detail::weight_files(path, held, options);
     wanted = detail::tensors_in_files(path, files, held, options);
+    if (run.ranks().size() > 1) sums = detail::sums_of_weights(path, files);
   });
+  const std::string of_rank_0 = detail::text_of_rank(run.ranks(), sums, 0, o);
+  on_all_ranks(run.ranks(), o, [&] { detail::require_same_weights(path, files, sums, of_rank_0); });
   on_all_ranks(run.ranks(), o, [&] {
     for (const detail::tensor_in_file& w : wanted)
       for (const stored_box& p : w.to->parts) io::read_shared(w.from, p, *w.to->local);

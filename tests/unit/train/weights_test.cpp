@@ -327,6 +327,93 @@ TEST_CASE("a file with tensors of other types is read, unless one of these is wa
   });
 }
 
+namespace {
+/// Two ranks of `Plan` read weights of a bound_net from two paths; returns what rank 0 is told, and checks
+/// that no rank has changed then.
+template <class Plan>
+std::string loaded_from(const std::string& first, const std::string& second) {
+  std::string said;
+  run_ranks(2, [&](communicator& ranks) {
+    net model;
+    initialize(model, 1);
+    sgd optimizer;
+    auto run = bind<Plan>(model, optimizer, ranks);
+    const auto sum = [&] {
+      double all = 0;
+      for (const auto& [name, t] : run.full()) {
+        std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
+        weft::detail::download_to(*t, v.data());
+        for (const float x : v) all = 3 * all + double{x};
+      }
+      return all;
+    };
+    const double before = sum();
+    const std::string message =
+        weft::detail::message_of([&] { load_weights(ranks.rank() ? second : first, run); });
+    CHECK((message.empty() || sum() == before));
+    if (ranks.rank() == 0) said = message;
+  });
+  return said;
+}
+}  // namespace
+
+TEST_CASE("ranks that read different files are told so, and nothing changes") {
+  const test::folder f("weft-weights-differ");
+  for (const char* part : {"a", "b", "longer", "indexed", "other"}) fs::create_directories(f.path / part);
+  net a, b;
+  initialize(a, 1), initialize(b, 2);
+  const auto path = [&](const char* part, const char* name = "w") {
+    return f.name() + "/" + part + "/" + name;
+  };
+  io::save(path("a"), state_dict(a));
+  io::save(path("b"), state_dict(b));
+  io::named_tensors more = state_dict(a);
+  more.emplace_back("more", b.bias.state());
+  io::save(path("longer"), more);
+  for (const char* part : {"a", "b", "indexed", "other"}) {
+    const bool other = part == std::string("other");
+    write_bytes(path(part, "i.json"), std::string(R"({"weight_map": {"table": "w", "bias": "w", "seen": ")") +
+                                          (other ? "v" : "w") + "\"}}");
+    if (std::string(part).size() > 1)
+      io::save(path(part), state_dict(a)), io::save(path(part, "v"), state_dict(a));
+  }
+  const auto check = [&](auto load) {
+    const auto differs = [&](const std::string& file) {
+      return "weft: rank 1: " + file + ": is another file than rank 0 reads: all ranks must read equal files";
+    };
+    CHECK(load(path("a"), path("b")) == differs(path("b")));
+    CHECK(load(path("b"), path("a")) == differs(path("a")));
+    CHECK(load(path("a"), path("longer")) == differs(path("longer")));
+    CHECK(load(path("a", "i.json"), path("b", "i.json")) == differs(path("b", "w")));
+    CHECK(load(path("a", "i.json"), path("other", "i.json")) == differs(path("other", "i.json")));
+    CHECK(load(path("a", "i.json"), path("a")) == differs(path("a")));
+    CHECK(load(path("a"), path("a", "i.json")) == differs(path("a", "i.json")));
+    CHECK(load(path("a"), path("indexed")) == "");  // a copy
+    CHECK(load(path("a", "i.json"), path("indexed", "i.json")) == "");
+  };
+  check(loaded_from<policy<strategy::data_parallel>>);
+  check(loaded_from<policy<strategy::fully_sharded<3>>>);
+}
+
+TEST_CASE("an index that names a file without the tensor is told so, whatever the prefix") {
+  const test::folder f("weft-weights-index");
+  fs::create_directories(f.path);
+  net model;
+  initialize(model, 1);
+  io::save(f.name() + "/w", state_dict(model));
+  io::save(f.name() + "/other", {{"zzz", model.bias.state()}});
+  write_bytes(f.path / "i.json", R"({"weight_map": {"table": "w", "bias": "other", "seen": "w"}})");
+  const std::string expected =
+      f.name() + "/other: has no \"bias\", which " + f.name() + "/i.json says is there";
+  run_ranks(2, [&](communicator& ranks) {
+    bound_net n(ranks);
+    CHECK_THROWS_WITH_AS(load_weights(f.name() + "/i.json", n.run), ("weft: rank 0: " + expected).c_str(),
+                         io_error);
+  });
+  CHECK_THROWS_WITH_AS(io::load(f.name() + "/i.json", state_dict(model)), ("weft: " + expected).c_str(),
+                       io_error);
+}
+
 TEST_CASE("a file that cannot be written is an error on all ranks, and what was there stays") {
   const test::folder f("weft-weights-bad");
   fs::create_directories(f.path);

@@ -59,6 +59,12 @@ WEFT_DEFINE std::map<std::string, std::set<std::string>> indexed_files(const std
   return all;
 }
 
+namespace detail {
+WEFT_DEFINE void refuse_index(const std::string& index, const std::string& file, const std::string& name) {
+  refuse<io_error>({"weft: ", file, ": has no ", json_string(name), ", which ", index, " says is there"});
+}
+}  // namespace detail
+
 WEFT_DEFINE void write_safetensors(const std::string& path, const stored_tensors& from) {
   detail::require_no_others("safetensors", from);
   detail::as_safetensors(from, [&](const file_parts& parts) { replace_file(system_calls(), path, parts); });

@@ -40,11 +40,14 @@ inline std::string some_of(const std::set<std::string>& names) {
   return text + (names.size() > count ? " and " + std::to_string(names.size() - count) + " others" : "");
 }
 
-/// The shortest name that ends with `key` after a prefix that ends with a dot, or is empty; null for none.
-inline const std::string* find_prefixed(const std::set<std::string>& names, const std::string& key) {
+/// The shortest name that ends with `key` after a prefix that ends with a dot, or is empty, and is not the
+/// prefix that was used; null for none.
+inline const std::string* find_prefixed(const std::set<std::string>& names, const std::string& key,
+                                        const std::string& used) {
   const std::string* found = nullptr;
   for (const std::string& n : names)
-    if ((n == key || n.ends_with("." + key)) && (!found || n.size() < found->size())) found = &n;
+    if (n != used + key && (n == key || n.ends_with("." + key)) && (!found || n.size() < found->size()))
+      found = &n;
   return found;
 }
 
@@ -53,7 +56,7 @@ WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& pref
                                 const std::set<std::string>& names, const char* call) {
   const std::string name = prefix + key, what = "weft: " + path + ": tensor " + name + " ";
   if (const auto other = others.find(name); other != others.end()) refuse<io_error>({what, other->second});
-  if (const std::string* const found = find_prefixed(names, key))
+  if (const std::string* const found = find_prefixed(names, key, prefix))
     refuse<io_error>({what, "is missing, ", *found, " is there: ", call, "{.prefix = \"",
                       found->substr(0, found->size() - key.size()), "\"})"});
   refuse<io_error>({what, "is missing, ", names.empty() ? "there are none" : "there are " + some_of(names)});

@@ -40,9 +40,7 @@ inline stored_tensors read_indexed(const std::string& path, const name_filter& w
   for (const auto& [file, names] : indexed_files(path, wanted)) {
     stored_tensors part = read_tensors(file, [of = &names](const std::string& n) { return of->contains(n); });
     for (const std::string& name : names)
-      if (!part.tensors.contains(name) && !part.others.contains(name))
-        refuse<io_error>(
-            {"weft: ", file, ": has no ", json_string(name), ", which ", path, " says is there"});
+      if (!part.tensors.contains(name) && !part.others.contains(name)) refuse_index(path, file, name);
     all.tensors.merge(part.tensors);
     all.others.merge(part.others);
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include <weft/base/config.hpp>
+#include <weft/base/xxh64.hpp>
 #include <weft/train/weights.hpp>
 
 namespace weft {
@@ -18,11 +19,12 @@ WEFT_DEFINE std::deque<weight_file> weight_files(const std::string& path,
   std::set<std::string> names;
   for (const held_tensor& t : held) names.insert(options.prefix + t.name);
   std::deque<weight_file> files;
-  if (!path.ends_with(".json")) files.push_back({io::input_file(path), std::move(names)});
+  if (!path.ends_with(".json")) files.push_back({io::input_file(path), {}, std::move(names)});
   else
     for (auto& [file, its_names] :
          io::indexed_files(path, [&](const std::string& name) { return names.contains(name); }))
-      files.push_back({io::input_file(file), its_names});
+      files.push_back({io::input_file(file), {}, its_names});
+  for (weight_file& f : files) f.beginning = io::safetensors_beginning(f.file);
   return files;
 }
 
@@ -33,8 +35,7 @@ inline std::set<std::string> names_of_weights(const std::string& path, const std
   if (path.ends_with(".json")) io::indexed_files(path, put);
   else
     for (const io::tensor_entry& t :
-         io::parse_safetensors_header(io::safetensors_beginning(files[0].file), files[0].file.size(), path)
-             .tensors)
+         io::parse_safetensors_header(files[0].beginning, files[0].file.size(), path).tensors)
       put(t.name);
   return names;
 }
@@ -50,11 +51,14 @@ WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path
   };
   std::map<std::string, place> places;
   std::map<std::string, std::string> others;
-  for (const auto& [file, names] : files) {
-    io::safetensors_header header =
-        io::parse_safetensors_header(io::safetensors_beginning(file), file.size(), file.path());
+  for (const auto& [file, beginning, names] : files) {
+    io::safetensors_header header = io::parse_safetensors_header(beginning, file.size(), file.path());
     for (const io::tensor_entry& e : header.tensors)
       if (names.contains(e.name)) places[e.name] = {&file, header.data + e.begin, {e.type, e.extents, {}}};
+    if (path.ends_with(".json"))
+      for (const std::string& name : names)
+        if (!places.contains(name) && !header.others.contains(name))
+          io::detail::refuse_index(path, file.path(), name);
     others.merge(header.others);
   }
   std::vector<tensor_in_file> all;
@@ -75,6 +79,35 @@ WEFT_DEFINE std::vector<tensor_in_file> tensors_in_files(const std::string& path
     if (t.local) all.push_back({&t, {*file, at, whole_box(rows), {}, name, form.type}});
   }
   return all;
+}
+
+WEFT_DEFINE std::string sums_of_weights(const std::string& path, const std::deque<weight_file>& files) {
+  constexpr std::uint64_t blocks = 16, block_bytes = 4096;
+  std::string sums;
+  const auto put = [&](std::uint64_t sum) { sums.append(reinterpret_cast<const char*>(&sum), sizeof sum); };
+  if (path.ends_with(".json")) put(xxh64(io::input_file(path).text()));
+  for (const weight_file& f : files) {
+    std::string sample = f.beginning;
+    for (std::uint64_t b = 0; b < blocks; ++b) {
+      const std::uint64_t at = f.beginning.size() + (f.file.size() - f.beginning.size()) / blocks * b;
+      const auto bytes = static_cast<std::size_t>(std::min(block_bytes, f.file.size() - at));
+      sample.resize(sample.size() + bytes);
+      f.file.read(at, sample.data() + sample.size() - bytes, bytes);
+    }
+    put(xxh64(sample, f.file.size()));
+  }
+  return sums;
+}
+
+WEFT_DEFINE void require_same_weights(const std::string& path, const std::deque<weight_file>& files,
+                                      const std::string& own, const std::string& of_rank_0) {
+  if (own == of_rank_0) return;
+  const auto differs = std::mismatch(own.begin(), own.end(), of_rank_0.begin(), of_rank_0.end());
+  const auto number = static_cast<std::size_t>(differs.first - own.begin()) / sizeof(std::uint64_t);
+  const std::size_t indices = path.ends_with(".json") ? 1 : 0;
+  const bool is_part = number >= indices && number - indices < files.size();
+  refuse<io_error>({"weft: ", is_part ? files[number - indices].file.path() : path,
+                    ": is another file than rank 0 reads: all ranks must read equal files"});
 }
 
 WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owners,
