@@ -100,8 +100,9 @@ class checkpointer {
   }
   checkpointer(const checkpointer&) = delete;
   checkpointer& operator=(const checkpointer&) = delete;
-  /// Waits for writing to end; during stack unwinding only for what this rank writes. Otherwise, if the last
-  /// save was not waited for and its part of this rank failed, prints why to stderr.
+  /// Waits for writing to end; during stack unwinding not for files of other ranks that are not there yet. If
+  /// the last save was not waited for and its part of this rank failed, or on rank 0 the whole, prints why to
+  /// stderr.
   ~checkpointer() {
     const bool unwinds = std::uncaught_exceptions() > exceptions_;
     if (writing_.valid()) {
@@ -109,7 +110,7 @@ class checkpointer {
       saving_->wait_until(deadline_after(timeout()));
       writing_.wait();
     }
-    if (!pending_ || unwinds) return;
+    if (!pending_) return;
     const std::string failure = not_begun_.empty() ? detail::message_of([&] { get_result(); }) : not_begun_;
     if (!failure.empty())
       std::fprintf(stderr, "weft: %s: the last save failed: %s; finish() throws this\n",
@@ -203,7 +204,7 @@ class checkpointer {
   struct saving {
     using clock = std::chrono::steady_clock;
     std::promise<void> copied, written;  // the part of this rank
-    std::atomic<bool> given_up = false;
+    std::atomic<bool> given_up = false;  // do not wait for files of others
     std::atomic<clock::rep> deadline =
         clock::time_point::max().time_since_epoch().count();  // for the files of others
 
@@ -370,14 +371,13 @@ class checkpointer {
     if (part() != 0) return;
     for (int p = 1; p < parts(); ++p)
       while (!folder_.has_shard(index.id.name, p)) {
-        if (s.given_up) return;
-        if (s.is_late())
+        if (s.given_up || s.is_late())
           throw io_error(
               "weft: " + detail::checkpoint_folder::shard(folder_.partial_place_of(index.id.name), p) +
               ": is not there");
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-    if (!s.given_up) folder_.commit(index, parts(), options_.keep);
+    folder_.commit(index, parts(), options_.keep);
   }
 
   /// Collective.

@@ -40,7 +40,7 @@ std::set<std::string> checkpoints_in(const folder& f) {
 
 }  // namespace
 
-TEST_CASE("a last save that failed and was not waited for is printed, but not while an exception passes") {
+TEST_CASE("a last save that failed and was not waited for is printed, also while an exception passes") {
   const folder f("weft-checkpoint-last");
   failing_disk disk;
   disk.part = "rank-1.safetensors";
@@ -59,14 +59,42 @@ TEST_CASE("a last save that failed and was not waited for is printed, but not wh
   };
   CHECK(save(false, false) == "");
   disk.fails = true;
-  const std::string printed = save(false, false), path = f.name() + "/step-1.2.partial/rank-1.safetensors";
-  CAPTURE(printed);
-  CHECK(has(printed, "weft: " + f.name() + ": the last save failed: " + path +
-                         ": cannot be written: Input/output error; finish() throws this\n"));
-  CHECK(has(printed, "the last save failed: " + path + ": is not there; finish() throws this\n"));
-  CHECK(std::count(printed.begin(), printed.end(), '\n') == 2);  // each rank says its own
+  for (const bool throws : {false, true}) {
+    const std::string printed = save(false, throws), path = f.name() + "/step-1.2.partial/rank-1.safetensors";
+    CAPTURE(printed);
+    CHECK(has(printed, "weft: " + f.name() + ": the last save failed: " + path +
+                           ": cannot be written: Input/output error; finish() throws this\n"));
+    CHECK(has(printed, "the last save failed: " + path + ": is not there; finish() throws this\n"));
+    CHECK(std::count(printed.begin(), printed.end(), '\n') == 2);  // each rank says its own
+  }
   CHECK(save(true, false) == "");
-  CHECK(save(false, true) == "");
+}
+
+TEST_CASE("an exception after save leaves the checkpoint if all ranks have written their files") {
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const folder f("weft-checkpoint-thrown");
+    const std::string printed = stderr_of([&] {
+      run_ranks(ranks, [&](communicator& r) {
+        bound_net n(r);
+        try {
+          checkpointer saves(f.name(), n.run);
+          saves.save({3, 5});
+          const fs::path last = "rank-" + std::to_string(ranks - 1) + ".safetensors";
+          while (ranks > 1 && !fs::exists(f.path / "step-3.1.partial" / last) &&
+                 !fs::exists(f.path / "step-3.1"))
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          throw std::runtime_error("another error");
+        } catch (const std::runtime_error&) {}
+      });
+    });
+    CHECK(printed == "");
+    CHECK(checkpoints_in(f) == std::set<std::string>{"step-3.1"});
+    run_ranks(1, [&](communicator& r) {
+      bound_net n(r);
+      CHECK(checkpointer(f.name(), n.run).load().value_or(run_position{}).samples == 5);
+    });
+  }
 }
 
 TEST_CASE("a checkpoint that `latest` cannot name is deleted, one that it may name stays") {
