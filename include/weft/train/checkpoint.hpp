@@ -165,23 +165,29 @@ class checkpointer {
   /// Why the last completed save failed, the same on all ranks; empty if it did not.
   const std::string& last_failure() const { return failure_; }
 
-  /// Restores the checkpoint named by `latest`; none if there is none. Throws io_error on all ranks, naming
-  /// file and tensor, if it is damaged, incomplete, of another model or of an optimizer of another name
+  /// Restores the checkpoint named by `latest`; none if there is none. If another job deletes it meanwhile,
+  /// because it has saved newer ones, restores the one that `latest` names then. Throws io_error on all
+  /// ranks, naming file and tensor, if it is damaged, incomplete, of another model or of an optimizer of
+  /// another name
   /// (`saved_as`); the run must not continue then, as it may be partly restored. Each rank reads the headers
   /// of all shards, and the tensors of which it holds rows. Collective.
   std::optional<run_position> load() {
     finish();
-    communicator& ranks = run_->ranks();
-    std::string text;  // all ranks use what rank 0 has read
-    on_all_ranks(ranks, options(), [&] {
-      if (ranks.rank() != 0) return;
-      if (const auto newest = folder_.newest()) text = newest->text();
-    });
-    text = detail::text_of_rank(ranks, text, 0, options());
+    std::string text = newest_index();
     if (text.empty()) return {};
-    detail::checkpoint_index index = detail::checkpoint_index::parsed(text, folder_.path());
-    on_all_ranks(ranks, options(),
-                 [&] { detail::checkpoint_restorer(*run_, folder_.place_of(index.id.name)).restore(index); });
+    detail::checkpoint_index index;
+    for (int left = detail::checkpoint_folder::most_tries;;) {
+      index = detail::checkpoint_index::parsed(text, folder_.path());
+      const std::string failure =
+          detail::agree(run_->ranks(), detail::message_of([&] {
+                          detail::checkpoint_restorer(*run_, folder_.place_of(index.id.name)).restore(index);
+                        }),
+                        options());
+      if (failure.empty()) break;
+      const std::string newer = --left > 0 ? newest_index() : text;
+      if (newer.empty() || newer == text) throw io_error(failure);
+      text = newer;
+    }
     run_->reload();
     restore_randomness(index);
     id_.run = index.id.run;
@@ -232,6 +238,17 @@ class checkpointer {
     comm_options o = run_->groups().labelled("checkpoint", true);
     o.timeout = timeout();
     return o;
+  }
+
+  /// The text of the index to resume from, as rank 0 has read it; empty if there is none. Collective.
+  std::string newest_index() {
+    communicator& ranks = run_->ranks();
+    std::string text;
+    on_all_ranks(ranks, options(), [&] {
+      if (ranks.rank() != 0) return;
+      if (const auto newest = folder_.newest()) text = newest->text();
+    });
+    return detail::text_of_rank(ranks, text, 0, options());
   }
 
   /// Throws what writing threw; nothing if nothing is written.

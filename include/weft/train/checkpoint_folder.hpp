@@ -44,8 +44,10 @@ class checkpoint_folder {
 
   /// The verified index of the checkpoint to resume from; none if there is no checkpoint. Throws io_error if
   /// `latest` or the index is damaged. Without `latest`, which is missing if the first save was interrupted,
-  /// the newest complete checkpoint is used.
+  /// the newest complete checkpoint is used. Another job may write in the folder meanwhile.
   std::optional<checkpoint_index> newest() const;
+  /// How often a checkpoint is looked for, where another job deletes those that are found.
+  static constexpr int most_tries = 20;
 
   void begin(const checkpoint_name& name) const;
   /// Writes the shard of a part; it is on the disk when the file has its final name.

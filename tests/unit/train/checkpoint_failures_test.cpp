@@ -130,3 +130,46 @@ TEST_CASE("a checkpoint that `latest` cannot name is deleted, one that it may na
   CHECK(save(7) == "");
   CHECK(checkpoints_in(f) == names{"step-7.7"});
 }
+
+TEST_CASE("a checkpoint that another job deletes while it is loaded: the newer one is") {
+  const folder f("weft-checkpoint-deleted");
+  self_communicator alone;
+  bound_net writer(alone);
+  checkpointer saves(f.name(), writer.run, {.keep = 1});
+  const auto save = [&](int step) {
+    saves.save({step, 0});
+    saves.finish();
+  };
+  save(1);
+  run_ranks(2, [&](communicator& ranks) {
+    bound_net n(ranks);
+    checkpointer reader(f.name(), n.run, {.read_only = true});
+    if (ranks.rank() == 1) {  // rank 0 has read the index, and waits for this rank
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      save(2);
+    }
+    CHECK(reader.load().value_or(run_position{}).step == 2);
+  });
+  std::atomic<bool> ended = false;
+  std::string failure;
+  int loaded = 0;
+  std::thread other([&] {
+    self_communicator also_alone;
+    bound_net n(also_alone);
+    while (!ended && failure.empty())
+      failure = weft::detail::message_of([&] {
+        loaded +=
+            checkpointer(f.name(), n.run, {.read_only = true}).load().value_or(run_position{}).step >= 2;
+      });
+  });
+  for (int step = 3; step < 200; ++step) save(step);
+  ended = true;
+  other.join();
+  CHECK(failure == "");
+  CHECK(loaded > 0);
+  fs::remove(f.path / "step-199.199" /
+             "rank-0.safetensors");  // not deleted by another job: there is no newer
+  bound_net n(alone);
+  CHECK_THROWS_WITH_AS(checkpointer(f.name(), n.run, {.read_only = true}).load(),
+                       doctest::Contains("rank-0.safetensors: cannot be opened"), io_error);
+}

@@ -21,8 +21,18 @@ WEFT_DEFINE std::optional<checkpoint_index> checkpoint_folder::newest() const {
   if (::stat(path_.c_str(), &is) != 0 && errno == ENOENT) return {};
   const std::string path = path_ + "/latest";
   if (::lstat(path.c_str(), &is) == 0) {
-    const latest_checkpoint latest = latest_checkpoint::parsed(io::input_file(path).text(max_text), path);
-    return read_index(latest.name, latest.index);
+    const auto read = [&] { return io::input_file(path).text(max_text); };
+    std::string text = read();
+    for (int left = most_tries;;) {
+      const latest_checkpoint latest = latest_checkpoint::parsed(text, path);
+      try {
+        return read_index(latest.name, latest.index);
+      } catch (const io_error&) {
+        const std::string newer = --left > 0 ? read() : text;
+        if (newer == text) throw;
+        text = newer;
+      }
+    }
   }
   if (errno != ENOENT) io::fail_at(path, "cannot be read");
   std::optional<checkpoint_name> last;
