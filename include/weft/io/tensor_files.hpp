@@ -52,9 +52,10 @@ void save(const std::string&, const M&, save_options = {}) {
 }
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any
-/// type, and is of any format with names. Throws io_error, with nothing changed, if the file is invalid, or a
-/// tensor is missing or has another shape, or another dtype that `options` does not convert; value_error if a
-/// tensor is null.
+/// type, and is of any format with names. A tied tensor, which `tensors` have under several names, may be in
+/// the file under any of them, as save_weights writes the first only. Throws io_error, with nothing changed,
+/// if the file is invalid, or a tensor is missing or has another shape, or another dtype that `options` does
+/// not convert; value_error if a tensor is null.
 void load(const std::string& path, const named_tensors& tensors, load_options options = {});
 
 /// Compile-time error: what is loaded is named tensors.

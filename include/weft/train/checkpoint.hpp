@@ -168,9 +168,8 @@ class checkpointer {
   /// Restores the checkpoint named by `latest`; none if there is none. If another job deletes it meanwhile,
   /// because it has saved newer ones, restores the one that `latest` names then. Throws io_error on all
   /// ranks, naming file and tensor, if it is damaged, incomplete, of another model or of an optimizer of
-  /// another name
-  /// (`saved_as`); the run must not continue then, as it may be partly restored. Each rank reads the headers
-  /// of all shards, and the tensors of which it holds rows. Collective.
+  /// another name (`saved_as`); the run must not continue then, as it may be partly restored. Each rank reads
+  /// the headers of all shards, and the tensors of which it holds rows. Collective.
   std::optional<run_position> load() {
     finish();
     std::string text = newest_index();

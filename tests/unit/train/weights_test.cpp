@@ -414,6 +414,64 @@ TEST_CASE("an index that names a file without the tensor is told so, whatever th
                        io_error);
 }
 
+namespace {
+struct tied_net {
+  linear<3, 3> first, second, third;
+  auto operator()(expression auto x) const { return third(second(first(x))); }
+};
+tied_net made_tied(std::uint64_t seed) {
+  tied_net n;
+  n.second.weight = n.first.weight;
+  initialize(n, seed);
+  return n;
+}
+}  // namespace
+
+TEST_CASE("tied parameters: what save_weights writes under one name is loaded, what is missing is not") {
+  const test::folder f("weft-weights-tied");
+  fs::create_directories(f.path);
+  const std::string path = f.name() + "/w";
+  tied_net saved = made_tied(1);
+  sgd optimizer;
+  auto run = bind<policy<strategy::single>>(saved, optimizer);
+  save_weights(path, run);
+  CHECK(!io::read_safetensors(path).tensors.contains("second.weight"));
+  const auto values = [](const tied_net& n) {
+    std::vector<float> all;
+    for (const auto& [name, t] : state_dict(n)) {
+      all.resize(all.size() + static_cast<std::size_t>(t->extents.size()));
+      weft::detail::download_to(*t, &all[all.size() - static_cast<std::size_t>(t->extents.size())]);
+    }
+    return all;
+  };
+  tied_net loaded = made_tied(2);
+  const std::vector<float> before = values(loaded);
+  CHECK(before != values(saved));
+  io::load(path, state_dict(loaded));
+  CHECK(values(loaded) == values(saved));
+
+  io::stored_tensors file = io::read_safetensors(path);
+  auto weight = file.tensors.extract("first.weight");
+  weight.key() = "second.weight";
+  file.tensors.insert(std::move(weight));
+  io::write_safetensors(path, file);  // under the second name
+  loaded = made_tied(2);
+  io::load(path, state_dict(loaded));
+  CHECK(values(loaded) == values(saved));
+
+  loaded = made_tied(2);
+  file.tensors.erase("second.weight");
+  io::write_safetensors(path, file);
+  CHECK_THROWS_WITH_AS(io::load(path, state_dict(loaded)),
+                       doctest::Contains("tensor first.weight is missing"), io_error);
+  linear<3, 3> untied;
+  io::save(path, {{"first.weight", untied.weight.state()}});
+  CHECK_THROWS_WITH_AS(io::load(path, {{"first.weight", loaded.first.weight.state()},
+                                       {"third.weight", loaded.third.weight.state()}}),
+                       doctest::Contains("tensor third.weight is missing"), io_error);
+  CHECK(values(loaded) == before);
+}
+
 TEST_CASE("a file that cannot be written is an error on all ranks, and what was there stays") {
   const test::folder f("weft-weights-bad");
   fs::create_directories(f.path);

@@ -2,6 +2,7 @@
 // Definitions of <weft/io/tensor_files.hpp>.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <set>
 
@@ -52,6 +53,14 @@ inline std::set<std::string> names_in(const std::string& path) {
   std::set<std::string> names;
   read_tensors(path, [&](const std::string& name) { return names.insert(name), false; });
   return names;
+}
+
+/// Whether `t` is loaded under one of its names in `tensors`.
+inline bool is_loaded(const std::shared_ptr<tensor_state>& t, const named_tensors& tensors,
+                      const stored_tensors& file, const load_options& options) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& other) {
+    return other.second == t && file.tensors.contains(options.prefix + other.first);
+  });
 }
 
 /// For a file in which `key` is not found.
@@ -114,17 +123,22 @@ WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, loa
   const stored_tensors file =
       read_tensors(path, [&](const std::string& name) { return names.contains(name); });
   std::deque<stored_tensor> conversions;
-  std::vector<const stored_tensor*> values;
+  std::vector<const stored_tensor*> values;  // null for a tied tensor that is loaded under another name
   for (const auto& [key, t] : tensors) {
     const std::string name = options.prefix + key;
     const auto found = file.tensors.find(name);
-    if (found == file.tensors.end()) detail::refuse_missing(path, key, file, options);
+    if (found == file.tensors.end()) {
+      if (file.others.contains(name) || !detail::is_loaded(t, tensors, file, options))
+        detail::refuse_missing(path, key, file, options);
+      values.push_back(nullptr);
+      continue;
+    }
     auto other = detail::conversion(path, name, found->second, {t->type, t->whole()}, options);
     values.push_back(other ? &conversions.emplace_back(std::move(*other)) : &found->second);
     require_restorable(path, name, *values.back(), *t);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    restore(path, options.prefix + tensors[i].first, *values[i], *tensors[i].second);
+    if (values[i]) restore(path, options.prefix + tensors[i].first, *values[i], *tensors[i].second);
 }
 
 namespace detail {
