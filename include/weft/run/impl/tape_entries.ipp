@@ -323,7 +323,7 @@ void basic_tape_entries<Unused>::require_open_gradients(const recycled_vector<en
       if (computes(n, i) && n.leaves[i]->gradient_reduced)
         refuse<value_error>(
             {"weft: backward: the gradient of a parameter of shape ", n.leaves[i]->whole(),
-             " has been reduced over ranks for the next step of a run: take that step first, or "
+             " has been reduced over ranks for the next step of a run: take the step first, or "
              "drop the gradient, run.zero_grad()"});
 }
 
