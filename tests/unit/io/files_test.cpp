@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -41,6 +42,7 @@ class half_way {
   explicit half_way(const std::string& path) {
     int go[2], said[2];
     REQUIRE((::pipe(go) == 0 && ::pipe(said) == 0));
+    std::fflush(nullptr);
     process_ = ::fork();
     if (process_ == 0) {
       char c;
