@@ -138,6 +138,22 @@ TEST_CASE("machine code of row kernels: all that a row begins with is read befor
   }
 }
 
+TEST_CASE("machine code of the derivative of cross_entropy: one division for each row") {
+  const auto sources = sources_of([](const device& d, context& c) {
+    const auto x = variable<float, rows>(numbers(d, rows{64, 1000}));
+    const auto labels = generate<std::int32_t>(
+        line{64}, [](index_t i) { return static_cast<std::int32_t>(i); }, d);
+    tape steps(c);
+    steps.backward(steps.eval(cross_entropy<reduction_kind::none>(x, labels)), numbers(d, line{64}));
+  });
+  int divisions = 0;
+  check_code(sources, [&](const auto& facts) {
+    CHECK_FALSE(facts.has("div\\.(rn|full)\\.f32"));
+    divisions += facts.has("rcp\\.rn\\.f32");
+  });
+  CHECK((!compiler() || divisions == 4));  // in one kernel, for four architectures
+}
+
 TEST_CASE("machine code of folded columns: no 64-bit division") {
   const auto folded = sources_of([](const device& d, context& c) {
     (void)eval(sum(numbers(d, extents<dyn, dyn, 768>{4, 512}), dims<0, 1>), c);
