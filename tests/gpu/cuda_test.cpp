@@ -70,6 +70,36 @@ std::string message_of(F f) {
 
 }  // namespace
 
+TEST_CASE("libraries of CUDA: of versions that the driver supports, the newest first") {
+  using names = std::vector<std::string>;
+  const auto with_driver = [](const char* version) {
+    setenv("FAKE_CUDA_VERSION", version, 1);
+    const names found = gpu::cuda_libraries("nvrtc");
+    unsetenv("FAKE_CUDA_VERSION");
+    return found;
+  };
+  CHECK(with_driver("12080") == names{"libnvrtc.so.12"});
+  CHECK(with_driver("13000") == names{"libnvrtc.so.13", "libnvrtc.so.12"});
+  CHECK(with_driver("14010") == names{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"});
+  setenv("FAKE_CUDA_VERSION", "11080", 1);
+  CHECK(message_of<device_error>([] { gpu::cuda_libraries("nvrtc"); }) ==
+        "weft: cuda: the driver supports CUDA 11, weft needs 12 or newer");
+  unsetenv("FAKE_CUDA_VERSION");
+}
+
+TEST_CASE("an architecture that NVRTC does not know: PTX of the one before, or an error that names it") {
+  CHECK(close(chain(nvidia(), 1), chain(default_device(), 1)));
+  CHECK(fake_cuda::target() == "sm_90a");
+  setenv("FAKE_NVRTC_ARCHITECTURES", "75 86 100", 1);
+  CHECK(close(chain(nvidia(), 1), chain(default_device(), 1)));
+  CHECK(fake_cuda::target() == "compute_86");
+  setenv("FAKE_NVRTC_ARCHITECTURES", "100 120", 1);
+  CHECK(message_of<device_error>([] { chain(nvidia(), 1); }) ==
+        "weft: cuda: this NVRTC compiles for sm_100 and newer, not for sm_90a: an older one does");
+  unsetenv("FAKE_NVRTC_ARCHITECTURES");
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE(
     "cuda: every call is made in the context of its device, with two devices in a thread and in threads of "
     "their own") {

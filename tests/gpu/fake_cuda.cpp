@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // A CUDA driver with two devices, or as many as FAKE_CUDA_DEVICES says, that computes on the CPU: for tests,
-// as libcuda.so.1. It counts calls, fails where it is told to, and notes what is done against the driver's
-// rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read after it
-// was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared object
-// (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in instructions
-// that all of its lanes execute. Copies to shared memory happen when they are awaited.
+// as libcuda.so.1. FAKE_CUDA_VERSION is the version that it supports. It counts calls, fails where it is told to, and notes what is done against the
+// driver's rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read
+// after it was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared
+// object (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in
+// instructions that all of its lanes execute. Copies to shared memory happen when they are awaited.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -446,7 +446,8 @@ CUresult cuInit(unsigned) {
   return enter("cuInit", false);
 }
 CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const char* const set = std::getenv("FAKE_CUDA_VERSION");
+  *version = set ? std::atoi(set) : 13000;
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetCount(int* count) {

@@ -32,6 +32,9 @@ inline std::string misuse() { return function<const char*()>("libcuda.so.1", "fa
 /// Contexts, streams, modules and blocks of memory of devices and for them that are there.
 inline long held() { return function<long()>("libcuda.so.1", "fake_cuda_held")(); }
 
+/// For what the compiler was last asked to compile.
+inline std::string target() { return function<const char*()>("libnvrtc.so.13", "fake_nvrtc_target")(); }
+
 /// What the last question for an algorithm asked, and what to answer: as asked, 1: none found, 2: not
 /// supported, 3: none found for products with an epilogue.
 struct products {

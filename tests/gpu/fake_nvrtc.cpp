@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: MIT
 // A compiler of CUDA C++ for the fake driver, as libnvrtc.so.13: the machine's own compiler, before the text
 // what CUDA gives every text, and PTX replaced by calls (fake_ptx.hpp). Machine code is "FAKECODE", a length,
-// and a shared object.
+// and a shared object; so is what it gives as PTX. FAKE_NVRTC_ARCHITECTURES are those that it knows.
 #include <nvrtc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "fake_ptx.hpp"
 
 struct _nvrtcProgram {
   std::string text, code, log;
+  bool is_ptx = false;
 };
 
 namespace {
@@ -83,6 +87,15 @@ extern "C" unsigned long fake_sizes(unsigned long* to) { return fake_sizes_of(&w
 std::mutex compiling;
 std::map<std::string, std::pair<std::string, std::string>> known;  // code and log, by text
 
+std::string target;  // of the last compilation
+
+/// The numbers of the architectures.
+std::vector<int> architectures() {
+  const char* const set = std::getenv("FAKE_NVRTC_ARCHITECTURES");
+  std::istringstream from(set ? set : "75 80 90 100 120");
+  return {std::istream_iterator<int>(from), {}};
+}
+
 std::string contents(const std::string& path) {
   std::ostringstream all;
   all << std::ifstream(path, std::ios::binary).rdbuf();
@@ -125,9 +138,16 @@ nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* text, const ch
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
-  if (count < 1 || std::strncmp(options[0], "--gpu-architecture=sm_", 22) != 0)
-    return NVRTC_ERROR_INVALID_OPTION;
+  const std::string option = count < 1 ? "" : options[0], name = "--gpu-architecture=";
   const std::lock_guard lock(compiling);
+  target = option.substr(std::min(name.size(), option.size()));
+  program->is_ptx = target.starts_with("compute_");
+  const std::string number = target.substr(std::min(target.size(), target.find('_') + 1));
+  const std::vector<int> known_ones = architectures();
+  const bool knows =
+      std::find(known_ones.begin(), known_ones.end(), std::atoi(number.c_str())) != known_ones.end();
+  if (!option.starts_with(name) || !(program->is_ptx || target.starts_with("sm_")) || !knows)
+    return NVRTC_ERROR_INVALID_OPTION;
   const auto found = known.find(program->text);
   const auto result = found != known.end() ? found->second : known[program->text] = compiled(program->text);
   program->code = result.first;
@@ -135,12 +155,34 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
   return program->code.empty() ? NVRTC_ERROR_COMPILATION : NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, std::size_t* size) {
-  *size = program->code.size();
+  *size = program->is_ptx ? 0 : program->code.size();
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char* to) {
+  if (!program->is_ptx) std::memcpy(to, program->code.data(), program->code.size());
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, std::size_t* size) {
+  *size = program->code.size();
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetPTX(nvrtcProgram program, char* to) {
   std::memcpy(to, program->code.data(), program->code.size());
   return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetNumSupportedArchs(int* count) {
+  *count = static_cast<int>(architectures().size());
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetSupportedArchs(int* to) {
+  for (const int each : architectures()) *to++ = each;
+  return NVRTC_SUCCESS;
+}
+const char* fake_nvrtc_target() {
+  const std::lock_guard lock(compiling);
+  static std::string last;
+  last = target;
+  return last.c_str();
 }
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, std::size_t* size) {
   *size = program->log.size() + 1;

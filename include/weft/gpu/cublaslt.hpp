@@ -12,7 +12,7 @@
 #include <string>
 
 #include <weft/device/backend.hpp>
-#include <weft/gpu/library.hpp>
+#include <weft/gpu/cuda_driver.hpp>
 
 namespace weft::gpu {
 
@@ -87,7 +87,7 @@ class cublaslt {
   }
   [[noreturn, gnu::cold]] static void refuse(cublasStatus_t status, const char* function);
 
-  library from_{{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}, &cuda_folders};
+  library from_{cuda_libraries("cublasLt"), &cuda_folders};
 #define WEFT_CUBLASLT(member, name) decltype(&::name) member = from_.function<decltype(&::name)>(#name)
   WEFT_CUBLASLT(create, cublasLtCreate);
   WEFT_CUBLASLT(destroy, cublasLtDestroy);

@@ -12,6 +12,10 @@
 
 namespace weft::gpu {
 
+/// The file names of a library of CUDA such as "nvrtc", the newest version first: of CUDA 12 and later those
+/// that the driver supports, or all without a driver. Throws device_error if it supports none.
+[[gnu::cold]] std::vector<std::string> cuda_libraries(const std::string& name);
+
 /// The driver functions in use. Names of newer versions are defined by macros.
 struct cuda_functions {
   library from{{"libcuda.so.1", "libcuda.so"}};

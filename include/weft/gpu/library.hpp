@@ -2,7 +2,6 @@
 // Shared libraries opened at run time, so that programs start on machines without them.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ class library {
  public:
   /// Opens the first of `names` that the loader finds, or else that is in one of the folders that `more`
   /// returns. Throws device_error if none does.
-  [[gnu::cold]] explicit library(std::initializer_list<const char*> names,
+  [[gnu::cold]] explicit library(const std::vector<std::string>& names,
                                  std::vector<std::string> (*more)() = nullptr);
   library(const library&) = delete;
   library& operator=(const library&) = delete;
@@ -38,8 +37,7 @@ class library {
   }
 
  private:
-  [[gnu::cold]] void search(std::initializer_list<const char*> names,
-                            const std::vector<std::string>& folders);
+  [[gnu::cold]] void search(const std::vector<std::string>& names, const std::vector<std::string>& folders);
   [[gnu::cold]] void* find(const char* name) const;
 
   void* handle_ = nullptr;

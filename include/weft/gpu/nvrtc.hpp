@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <weft/gpu/library.hpp>
+#include <weft/gpu/cuda_driver.hpp>
 
 namespace weft::gpu {
 
@@ -19,21 +19,28 @@ class nvrtc_compiler {
   /// Its name and version, and the options that it is given.
   [[gnu::cold]] std::string version() const;
 
-  /// Machine code of `text` for an architecture such as "sm_90". Throws device_error with the compiler's
-  /// messages.
+  /// Machine code of `text` for an architecture such as "sm_90", or, if this NVRTC does not know it, PTX for
+  /// the newest one before, which the driver translates. Throws device_error with the compiler's messages, or
+  /// if it knows newer ones alone.
   [[gnu::cold]] std::vector<char> compile(const std::string& text, const std::string& architecture) const;
 
  private:
   [[gnu::cold]] void check(nvrtcResult result, const char* function) const;
+  /// The architecture for which it compiles: this one, or "compute_" and a number.
+  [[gnu::cold]] std::string target_for(const std::string& architecture) const;
 
-  library from_{{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, &cuda_folders};
+  library from_{cuda_libraries("nvrtc"), &cuda_folders};
 #define WEFT_NVRTC(member, name) decltype(&::name) member = from_.function<decltype(&::name)>(#name)
   static constexpr const char* language_ = "--std=c++17";
   WEFT_NVRTC(get_version, nvrtcVersion);
+  WEFT_NVRTC(count_architectures, nvrtcGetNumSupportedArchs);
+  WEFT_NVRTC(get_architectures, nvrtcGetSupportedArchs);
   WEFT_NVRTC(create, nvrtcCreateProgram);
   WEFT_NVRTC(compile_program, nvrtcCompileProgram);
   WEFT_NVRTC(cubin_size, nvrtcGetCUBINSize);
   WEFT_NVRTC(cubin, nvrtcGetCUBIN);
+  WEFT_NVRTC(ptx_size, nvrtcGetPTXSize);
+  WEFT_NVRTC(ptx, nvrtcGetPTX);
   WEFT_NVRTC(log_size, nvrtcGetProgramLogSize);
   WEFT_NVRTC(get_log, nvrtcGetProgramLog);
   WEFT_NVRTC(destroy, nvrtcDestroyProgram);

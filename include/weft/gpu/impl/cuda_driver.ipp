@@ -2,11 +2,34 @@
 // Definitions of <weft/gpu/cuda_driver.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/cuda_driver.hpp>
 
 namespace weft {
 namespace gpu {
+
+WEFT_DEFINE std::vector<std::string> cuda_libraries(const std::string& name) {
+  constexpr int oldest = 12, newest = 13;
+  int supported = newest + 1;
+  try {
+    const library driver{{"libcuda.so.1", "libcuda.so"}};
+    int version = 0;
+    driver.function<decltype(&::cuDriverGetVersion)>("cuDriverGetVersion")(&version);
+    if (version > 0) supported = version / 1000;
+  } catch (const device_error&) {
+  }
+  if (supported < oldest)
+    throw device_error("weft: cuda: the driver supports CUDA " + std::to_string(supported) + ", weft needs " +
+                       std::to_string(oldest) + " or newer");
+  std::vector<std::string> names;
+  const std::string any = "lib" + name + ".so";
+  for (int major = std::min(newest, supported); major >= oldest; --major)
+    names.push_back(any + "." + std::to_string(major));
+  if (supported > newest) names.push_back(any);
+  return names;
+}
 
 WEFT_DEFINE std::vector<device_facts> cuda_functions::devices() const {
   check(init(0), "cuInit");

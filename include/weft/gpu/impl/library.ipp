@@ -44,17 +44,17 @@ WEFT_DEFINE std::vector<std::string> cuda_folders() {
   return folders;
 }
 
-WEFT_DEFINE library::library(std::initializer_list<const char*> names, std::vector<std::string> (*more)())
-    : name_(*names.begin()) {
-  for (const char* name : names)
-    if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+WEFT_DEFINE library::library(const std::vector<std::string>& names, std::vector<std::string> (*more)())
+    : name_(names.front()) {
+  for (const std::string& name : names)
+    if (!handle_) handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle_ && more) search(names, more());
   if (!handle_) throw device_error("weft: " + name_ + " is not on this machine");
 }
 
-WEFT_DEFINE void library::search(std::initializer_list<const char*> names,
+WEFT_DEFINE void library::search(const std::vector<std::string>& names,
                                  const std::vector<std::string>& folders) {
-  for (const char* name : names)
+  for (const std::string& name : names)
     for (const std::string& folder : folders)
       if (!handle_ && (handle_ = dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL)))
         folder_ = folder;

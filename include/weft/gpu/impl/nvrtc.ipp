@@ -4,6 +4,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <string_view>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/nvrtc.hpp>
 
@@ -23,20 +28,39 @@ WEFT_DEFINE std::string nvrtc_compiler::version() const {
   return "NVRTC " + std::to_string(major) + "." + std::to_string(minor) + " " + language_;
 }
 
+WEFT_DEFINE std::string nvrtc_compiler::target_for(const std::string& architecture) const {
+  int count = 0;
+  check(count_architectures(&count), "nvrtcGetNumSupportedArchs");
+  std::vector<int> known(static_cast<std::size_t>(count));
+  check(get_architectures(known.data()), "nvrtcGetSupportedArchs");
+  const int wanted = std::atoi(architecture.c_str() + std::string_view("sm_").size());
+  int before = 0, oldest = INT_MAX;
+  for (const int each : known) {
+    if (each == wanted) return architecture;
+    if (each < wanted) before = std::max(before, each);
+    oldest = std::min(oldest, each);
+  }
+  if (before == 0)
+    throw device_error("weft: cuda: this NVRTC compiles for sm_" + std::to_string(oldest) +
+                       " and newer, not for " + architecture + ": an older one does");
+  return "compute_" + std::to_string(before);
+}
+
 WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text,
                                                       const std::string& architecture) const {
+  const std::string target = target_for(architecture), option = "--gpu-architecture=" + target;
+  const bool translated = target.starts_with("compute_");
   nvrtcProgram program = nullptr;
   check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");
-  const std::string option = "--gpu-architecture=" + architecture;
   const char* options[] = {option.c_str(), language_};
   const nvrtcResult result = compile_program(program, 2, options);
   std::vector<char> code;
   std::string log;
   std::size_t size = 0;
   if (result == NVRTC_SUCCESS) {
-    check(cubin_size(program, &size), "nvrtcGetCUBINSize");
+    check((translated ? ptx_size : cubin_size)(program, &size), "nvrtcGetCUBINSize or nvrtcGetPTXSize");
     code.resize(size);
-    check(cubin(program, code.data()), "nvrtcGetCUBIN");
+    check((translated ? ptx : cubin)(program, code.data()), "nvrtcGetCUBIN or nvrtcGetPTX");
   } else {
     log_size(program, &size);
     log.resize(size);
