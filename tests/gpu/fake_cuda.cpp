@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A CUDA driver with two devices, or as many as FAKE_CUDA_DEVICES says, that computes on the CPU: for tests,
-// as libcuda.so.1. FAKE_CUDA_VERSION is the version that it supports. It counts calls, fails where it is told to, and notes what is done against the
+// as libcuda.so.1. FAKE_CUDA_VERSION is the version that it supports; FAKE_CUDA_PEERS=0: no device can access
+// the memory of another one. It counts calls, fails where it is told to, and notes what is done against the
 // driver's rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read
 // after it was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared
 // object (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in
@@ -485,6 +486,13 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *value = capability();
   if (which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) *value = 1;
   if (which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) *value = most_shared();
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuDeviceCanAccessPeer", false)) return r;
+  const char* const set = std::getenv("FAKE_CUDA_PEERS");
+  *can = device != peer && (!set || std::atoi(set) != 0);
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {

@@ -32,6 +32,10 @@ inline std::string misuse() { return function<const char*()>("libcuda.so.1", "fa
 /// Contexts, streams, modules and blocks of memory of devices and for them that are there.
 inline long held() { return function<long()>("libcuda.so.1", "fake_cuda_held")(); }
 
+/// The devices that may access mapped memory, as bits.
+inline unsigned access_of(const void* memory) {
+  return function<unsigned(const void*)>("libcuda.so.1", "fake_pages_access")(memory);
+}
 /// For what the compiler was last asked to compile.
 inline std::string target() { return function<const char*()>("libnvrtc.so.13", "fake_nvrtc_target")(); }
 

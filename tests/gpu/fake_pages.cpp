@@ -33,7 +33,7 @@ struct mapping {
   std::size_t bytes;
   int device;
   CUmemGenericAllocationHandle memory;
-  bool is_accessible = false;
+  unsigned accessible = 0;  // the devices that may access it, as bits
 };
 
 std::map<CUdeviceptr, reservation> reservations;
@@ -63,12 +63,18 @@ extern "C" {
 bool fake_pages_hold(CUcontext context, CUdeviceptr address, std::size_t bytes) {
   for (const CUdeviceptr end = address + bytes; address < end;) {
     const auto found = holding(mappings, address, 1);
-    if (found == mappings.end() || !found->second.is_accessible ||
-        found->second.device != fake_cuda_device_of(context))
+    const int device = fake_cuda_device_of(context);
+    if (found == mappings.end() || !(found->second.accessible >> device & 1) ||
+        found->second.device != device)
       return false;
     address = found->first + found->second.bytes;
   }
   return bytes > 0;
+}
+unsigned fake_pages_access(const void* at) {
+  const std::lock_guard lock(fake_cuda_state());
+  const auto found = holding(mappings, reinterpret_cast<CUdeviceptr>(at), 1);
+  return found == mappings.end() ? 0 : found->second.accessible;
 }
 long fake_pages_held() {
   return static_cast<long>(reservations.size() + allocations.size() + mappings.size());
@@ -151,13 +157,21 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
                         std::size_t count) {
   const std::lock_guard lock(fake_cuda_state());
   if (const CUresult r = fake_cuda_enter("cuMemSetAccess")) return r;
-  if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE || !is_own(access->location))
-    return refuse("cuMemSetAccess: not for this device");
+  unsigned devices = 0;
+  for (const CUmemAccessDesc* a = access; a < access + count; ++a) {
+    const int device = a->location.id, own = fake_cuda_device_of(fake_cuda_current());
+    int can = device == own;
+    if (!can) cuDeviceCanAccessPeer(&can, device, own);
+    if (a->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+        a->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !can)
+      return refuse("cuMemSetAccess: not for a device that can access this one's memory");
+    devices |= 1u << device;
+  }
   for (CUdeviceptr at = address; at < address + bytes;) {
     const auto found = mappings.find(at);
     if (found == mappings.end()) return refuse("cuMemSetAccess: no memory is mapped there");
     mapping& m = found->second;
-    if (!std::exchange(m.is_accessible, true)) {
+    if (std::exchange(m.accessible, m.accessible | devices) == 0) {
       mprotect(reinterpret_cast<void*>(at), m.bytes, PROT_READ | PROT_WRITE);
       std::memset(reinterpret_cast<void*>(at), 0xff, m.bytes);
     }

@@ -2,6 +2,7 @@
 // The allocator on the fake driver: streams beside that of the device, pages that are mapped, errors.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -123,6 +124,20 @@ TEST_CASE("memory: segments expand by pages that the driver maps, and go back") 
     CHECK(read == std::vector<char>(read.size(), 0));
   }
   CHECK(fake_cuda::held() == before);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("memory: other devices may access what is mapped, if they can") {
+  for (const bool can : {true, false}) {
+    setenv("FAKE_CUDA_PEERS", can ? "1" : "0", 1);
+    {
+      gpu_with_streams on({.expandable_segments = true});
+      const buffer b = on.where.allocate(30 * mebibyte);
+      for (const std::size_t at : {std::size_t{0}, 25 * mebibyte})
+        CHECK(fake_cuda::access_of(static_cast<char*>(b.data()) + at) == (can ? 3 : 1));  // of two devices
+    }
+    unsetenv("FAKE_CUDA_PEERS");
+  }
   CHECK(fake_cuda::misuse() == "");
 }
 

@@ -28,6 +28,7 @@ struct cuda_functions {
   WEFT_CUDA(memory_info, cuMemGetInfo);
   WEFT_CUDA(device_name, cuDeviceGetName);
   WEFT_CUDA(device_attribute, cuDeviceGetAttribute);
+  WEFT_CUDA(can_access, cuDeviceCanAccessPeer);
   WEFT_CUDA(driver_version, cuDriverGetVersion);
   WEFT_CUDA(retain_context, cuDevicePrimaryCtxRetain);
   WEFT_CUDA(release_context, cuDevicePrimaryCtxRelease);

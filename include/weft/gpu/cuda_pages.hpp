@@ -2,12 +2,15 @@
 // Memory of NVIDIA GPUs that is mapped to reserved addresses page by page, for expandable segments.
 #pragma once
 
+#include <vector>
+
 #include <weft/device/raw_memory.hpp>
 #include <weft/gpu/cuda_driver.hpp>
 
 namespace weft::gpu {
 
-/// The pages of one device.
+/// The pages of one device, which other devices may access if they can: ranks that are threads of one process
+/// exchange pointers (NCCL).
 class cuda_pages : public mapped_memory {
  public:
   /// Refers to both. Requires the device's context.
@@ -29,6 +32,7 @@ class cuda_pages : public mapped_memory {
   const cuda_functions& driver_;
   const cuda_queue& queue_;
   CUmemAllocationProp kind_{};
+  std::vector<CUmemAccessDesc> access_;  // by device
   std::size_t page_ = 0, capacity_ = 0;
 };
 

@@ -19,6 +19,19 @@ WEFT_DEFINE cuda_pages::cuda_pages(const cuda_functions& driver, const cuda_queu
   constexpr std::size_t least = std::size_t{20} << 20;  // fewer calls than with the driver's 2 MiB
   page_ = (least + unit - 1) / unit * unit;
   driver_.check(driver_.device_memory(&capacity_, queue_.device), "cuDeviceTotalMem");
+  int devices = 0;
+  driver_.check(driver_.device_count(&devices), "cuDeviceGetCount");
+  for (int i = 0; i < devices; ++i) {
+    CUdevice device = 0;
+    driver_.check(driver_.device_get(&device, i), "cuDeviceGet");
+    int can = device == queue_.device;
+    if (!can) driver_.check(driver_.can_access(&can, device, queue_.device), "cuDeviceCanAccessPeer");
+    if (!can) continue;
+    CUmemAccessDesc& access = access_.emplace_back();
+    access.location = kind_.location;
+    access.location.id = device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
 }
 
 WEFT_DEFINE void* cuda_pages::reserve(std::size_t bytes) {
@@ -42,10 +55,7 @@ WEFT_DEFINE void cuda_pages::map(void* at, std::size_t bytes) {
   std::size_t mapped = 0;
   try {
     for (; mapped < bytes; mapped += page_) map_page(begin + mapped);
-    CUmemAccessDesc access{};
-    access.location = kind_.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    driver_.check(driver_.set_access(begin, bytes, &access, 1), "cuMemSetAccess");
+    driver_.check(driver_.set_access(begin, bytes, access_.data(), access_.size()), "cuMemSetAccess");
   } catch (const device_error&) {
     unmap_pages(begin, mapped);
     throw;
