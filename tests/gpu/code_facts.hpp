@@ -29,10 +29,12 @@ class sources_only : public gpu::jit_backend {
   ~sources_only() override { release(); }
   std::vector<std::string> sources;
   gpu::group_limits of_groups{.tensor_core_memory = 99 << 10};
+  bool launches_jointly = false;  // several kernels by one text
 
  protected:
   const char* dialect() const override { return gpu::cuda_dialect; }
   gpu::group_limits limits() const override { return of_groups; }
+  bool reads_pointers() const override { return launches_jointly; }
   std::shared_ptr<gpu::compiled_kernel> compile(const std::string& text) override {
     const std::lock_guard lock(mutex_);
     sources.push_back(text);

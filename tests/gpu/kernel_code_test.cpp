@@ -23,8 +23,9 @@ const std::optional<test::reporting_compiler>& compiler() {
 
 /// The sources of what f(device, context) launches.
 template <class F>
-std::vector<std::string> sources_of(F f) {
+std::vector<std::string> sources_of(F f, bool jointly = false) {
   const auto keeps = std::make_shared<test::sources_only>();
+  keeps->launches_jointly = jointly;
   {
     const device d(keeps);
     context c(d);
@@ -152,6 +153,22 @@ TEST_CASE("machine code of the derivative of cross_entropy: one division for eac
     divisions += facts.has("rcp\\.rn\\.f32");
   });
   CHECK((!compiler() || divisions == 4));  // in one kernel, for four architectures
+}
+
+TEST_CASE("machine code of several kernels in one: as much shared memory as one of them") {
+  auto sources = sources_of(
+      [](const device& d, context& c) {
+        const auto of = [&](index_t size) { return numbers(d, rows{64, size}); };
+        const auto x = of(768), y = of(512), z = of(256), to_x = of(768), to_y = of(512), to_z = of(256);
+        update(c, {to_x.state(), to_y.state(), to_z.state()},
+               bundled(softmax(x), softmax(exp(y)), softmax(tanh(z))));
+      },
+      true);
+  std::erase_if(sources, [](const std::string& s) { return s.find("part_2(") == s.npos; });
+  REQUIRE(sources.size() == 1);
+  check_code(sources, [](const auto& facts) {
+    CHECK(facts.figure("([0-9]+) bytes smem") == gpu::group_size * static_cast<int>(sizeof(long)));
+  });
 }
 
 TEST_CASE("machine code of folded columns: no 64-bit division") {

@@ -43,6 +43,11 @@ constexpr int pointers_of(const text_form& form) {
   return form.arguments + (form.scratch_rows > 0 || form.column_folds > 0);
 }
 
+/// Whether items of a group share memory.
+constexpr bool uses_group_memory(const text_form& form) {
+  return form.joins_blocks || form.division == kernel_division::rows;
+}
+
 /// One of the texts of a kernel that computes several calls.
 struct text_part {
   std::span<const std::uint64_t> instructions;
@@ -74,6 +79,9 @@ constexpr const char* memory_name(dtype t) { return t == dtype::boolean ? "boole
 [[gnu::cold]] std::string loaded(dtype t, const std::string& element);
 /// Expression for the memory element of type `t` of the register `value`.
 [[gnu::cold]] std::string stored(dtype t, const std::string& value);
+
+/// The memory that items of a group share.
+inline constexpr const char* group_memory = "SHARED_MEMORY long shared[GROUP_SIZE];";
 
 class text_writer {
  public:

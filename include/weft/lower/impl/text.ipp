@@ -58,9 +58,9 @@ WEFT_DEFINE void text_writer::write_head() {
   for (int a = 0; a < pointers(); ++a) out_ += "GLOBAL char* p" + std::to_string(a) + ", ";
   line(part_ < 0 ? "PARAMS P) {"
                  : "GLOBAL const PARAMS_" + std::to_string(part_) + "* own, long group, long groups) {");
+  if (part_ < 0 && uses_group_memory(form_)) line(group_memory);
   if (form_.joins_blocks) return;
   if (by_rows()) {
-    line("SHARED_MEMORY long shared[GROUP_SIZE];");
     if (form_.scratch_rows > 0 && !in_registers())
       line("GLOBAL char* scratch = p" + std::to_string(form_.arguments) + " + P.at[" +
            std::to_string(form_.arguments) + "] + (P.blocks * " + std::to_string(form_.column_folds) +
@@ -126,7 +126,6 @@ WEFT_DEFINE void text_writer::write_joined_blocks() {
   const std::string across = as_position(row_size()), items = as_position("(P.rows * P.size)");
   const std::string strips = std::to_string(row_groups::least_items / column_blocks::joined_columns);
   const std::string columns = std::to_string(column_blocks::joined_columns);
-  line("SHARED_MEMORY long shared[GROUP_SIZE];");
   line(std::string("for (") + position() + " first = GROUP_ID * " + columns + "; first < " + items +
        "; first += GROUPS * " + columns + ") {");
   line(std::string(position()) + " e = first + LOCAL_ID % " + columns + ", strip = LOCAL_ID / " + columns +

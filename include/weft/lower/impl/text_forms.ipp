@@ -2,6 +2,8 @@
 // Of <weft/lower/text.hpp>: the texts of several calls, the forms of texts, and the names of kernels.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/lower/text.hpp>
 
@@ -17,6 +19,9 @@ WEFT_DEFINE std::string joint_text(std::span<const text_part> parts, index_t ins
 #define P (*own)
 )";
   std::string cases;
+  // Once: the memory of all functions of a kernel adds up, and a group computes one part.
+  if (std::any_of(parts.begin(), parts.end(), [](const text_part& p) { return uses_group_memory(p.form); }))
+    out += detail::group_memory + std::string("\n");
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const std::string number = std::to_string(k);
     out += detail::text_writer(parts[k].instructions, parts[k].form, static_cast<int>(k)).run();
