@@ -7,7 +7,7 @@
 // f32, as in PyTorch.
 #pragma once
 
-#include <weft/device/math.hpp>
+#include <weft/device/power.hpp>
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <weft/device/random.hpp>
-#include <weft/device/math.hpp>
+#include <weft/device/power.hpp>
 
 using namespace weft;
 
