@@ -81,6 +81,7 @@ class optimizer_state {
 
   /// Says that a run has this state while `run` exists. Throws usage_error if another one has it.
   void keep_for(const std::shared_ptr<const void>& run);
+
   /// Ends an update: the tensors it used move back to the device of keep_on.
   void updated() {
     for (const auto& t : lent_) move_to(*t, *home_);

@@ -63,7 +63,7 @@ struct tensor_state {
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
   bool gradient_reduced = false;  // over ranks, for the next step of a run
   bool rows_in_run = false;       // a run updates some rows of `memory` and gathers the others
-  int runs = 0;                   // in how many it is
+  int runs = 0;                   // number of runs that have this parameter
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
       : tensor_state(d, s, t, d.allocate(bytes_of(s, t), what)) {}
@@ -98,7 +98,7 @@ std::shared_ptr<tensor_state> make_state(const device& where, const shape& exten
 /// A tensor of zeros.
 std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& extents, dtype type);
 /// A copy of the state that refers to the same elements; shape, gradient and device can be changed
-/// separately.
+/// separately. Waits for elements in flight from other ranks.
 std::shared_ptr<tensor_state> alias_of(const tensor_state& t);
 
 /// Calls the gradient hooks of `t` that it has now.
@@ -128,6 +128,7 @@ void require_memory(const tensor_state& t);
 void require_lasting_memory(const tensor_state& t);
 void download_to(const tensor_state& t, void* host);
 void require_elements(const tensor_state& t, const char* what, index_t count);
+/// For a parameter of which two runs would change the rows.
 [[noreturn, gnu::cold]] void refuse_second_run(const std::string& name);
 [[noreturn, gnu::cold]] void refuse_gradient_in_run(const tensor_state& t, const char* what);
 /// Throws usage_error if the gradients of backward passes are not here but in a run.

@@ -70,6 +70,13 @@ std::vector<float> parameters_after(int n, sharding divide, F train) {
   return found;
 }
 
+/// Rank 0 calls f, then g, and the others the reverse.
+template <class F, class G>
+void in_other_orders(const communicator& ranks, F f, G g) {
+  if (ranks.rank() == 0) f(), g();
+  else g(), f();
+}
+
 constexpr auto near = test::tolerance{.absolute = 1e-6, .relative = 1e-5};
 
 }  // namespace
@@ -356,12 +363,10 @@ TEST_CASE("ranks that take the steps of two equal models in other orders are tol
             trained<critic> a(1), b(1, a.where);
             auto ra = bind<>(a.model, a.optimizer, ranks, parallel_options{.divide = stage});
             auto rb = bind<>(b.model, b.optimizer, ranks, parallel_options{.divide = stage});
-            const auto step = [&](auto& run, auto& of) {
-              run.step(1, [&](index_t) { return mean(square(of.model(batch(0, 0, of.where)))); });
-            };
-            for (const bool first : {ranks.rank() == 0, ranks.rank() != 0})
-              if (first) step(ra, a);
-              else step(rb, b);
+            in_other_orders(
+                ranks,
+                [&] { ra.step(1, [&](index_t) { return mean(square(a.model(batch(0, 0, a.where)))); }); },
+                [&] { rb.step(1, [&](index_t) { return mean(square(b.model(batch(0, 0, b.where)))); }); });
           });
         },
         {"rank", "(run 1)"}));
@@ -408,14 +413,11 @@ TEST_CASE("pipelines of equal models in other orders are told so; one stage may 
           trained<deep> a(1), b(1, a.where);
           auto ra = bind<in_stages>(a.model, a.optimizer, ranks);
           auto rb = bind<in_stages>(b.model, b.optimizer, ranks);
-          const auto step = [&](auto& run, auto& of) {
-            run.step(2, [&](index_t j) {
-              return mean(square(of.model(batch(static_cast<int>(j), 0, of.where))));
-            });
+          const auto loss_of = [](const auto& of) {
+            return
+                [&of](index_t j) { return mean(square(of.model(batch(static_cast<int>(j), 0, of.where)))); };
           };
-          for (const bool first : {ranks.rank() == 0, ranks.rank() != 0})
-            if (first) step(ra, a);
-            else step(rb, b);
+          in_other_orders(ranks, [&] { ra.step(2, loss_of(a)); }, [&] { rb.step(2, loss_of(b)); });
         });
       },
       {"rank", "(run 1)"}));

@@ -87,8 +87,7 @@ WEFT_DEFINE void optimizer_state::keep_for(const std::shared_ptr<const void>& ru
   if (!run_.of.expired())
     throw usage_error(
         "weft: bind: the optimizer updates the model of another run, whose steps it counts: make an "
-        "optimizer "
-        "for each run");
+        "optimizer for each run");
   run_.of = run;
 }
 
