@@ -280,6 +280,28 @@ TEST_CASE("graphs: what blocks hold, and the weight of a loss in slices, are tho
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("graphs: a weight that is rounded once for the slices of a loss is rounded in each step") {
+  const auto numbers = [](bool graph) {
+    const device d = nvidia();
+    auto tokens = create<embedding_table<11, 8>>(d);
+    initialize(tokens, 3);
+    adamw optimizer{.lr = 0.05};
+    self_communicator alone;
+    auto run = bind<precision::bf16>(tokens, optimizer, alone, {});
+    std::vector<double> all;
+    for (int s = 0; s < 8; ++s) {
+      const auto [x, y] = batch(d, 5, s);
+      const step_result r = run.step(
+          1, [&](index_t) { return linear_cross_entropy(flatten<0, 1>(tokens(x)), tokens.weight, y, 33); },
+          {.graph = graph});
+      all.insert(all.end(), {r.loss, r.norm});
+    }
+    return all;
+  };
+  CHECK(numbers(true) == numbers(false));
+  CHECK(fake_cuda::misuse() == "");
+}
+
 namespace {
 /// [time, batch, 6] -> [batch, 3].
 struct recurrent_model {

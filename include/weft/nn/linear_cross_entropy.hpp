@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include <weft/op/elementwise.hpp>
 #include <weft/op/loss.hpp>
 #include <weft/op/movement.hpp>
 #include <weft/run/boundary.hpp>
@@ -26,14 +27,21 @@ struct cross_entropy_of_rows {
     auto logits = matmul(rows, transpose(weight));
     return cross_entropy<reduction_kind::sum, Ignore>(in_type<S>(std::move(logits)), labels);
   }
+  /// The same where the elements of the weight are those of `copy`.
+  template <expression Copy>
+  auto rounded(Copy copy) const {
+    auto read = apply<op::rounded_before>(weight, std::move(copy));
+    return cross_entropy_of_rows<Ignore, S, decltype(read)>{std::move(read)};
+  }
 };
 }  // namespace detail
 
 /// Mean cross-entropy of the logits x W^T, for x [..., In], W [V, In] and integer labels [...]; rows whose
 /// label is `Ignore` do not count. At most about `at_once` logits exist at a time. Must be a statement of its
 /// own, not inside `grad`. With bf16 and f16, logits are rounded to that type, losses are summed and labels
-/// counted in f32, and the mean is rounded. Throws value_error if `at_once` is less than 1, and at evaluation
-/// for a label out of range.
+/// counted in f32, and the mean is rounded. Where products round an f32 weight (mixed precision), several
+/// slices read one rounded copy, which takes memory until the last of them is done. Throws value_error if
+/// `at_once` is less than 1, and at evaluation for a label out of range.
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once) {
   if (at_once < 1)

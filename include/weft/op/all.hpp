@@ -56,7 +56,7 @@ struct all {
       softmax, log_softmax, standardize, rms_standardize, normalize,          // rows
       group_standardize, channel_moments, batch_norm,                         // groups, channels
       rotary, rotary_at,                                                      // positions
-      clamp, cross_entropy, count_labels, bce_with_logits,                    // losses
+      clamp, cross_entropy, count_labels, bce_with_logits, rounded_before,    // losses
       checked_probability, uniform_like, dropout, bernoulli, multinomial,     // random
       windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
       depthwise_conv2d, depthwise_weight_gradient, conv_transpose2d, upsample_nearest, upsample_bilinear,

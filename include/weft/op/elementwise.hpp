@@ -279,6 +279,23 @@ struct cast : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return cast_to(g, a.type()); }
 };
 
+/// x, whose elements are those of `copy`, x rounded before: programs that read it need not round it again.
+/// The cotangent is that of x.
+struct rounded_before : rule<2> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "rounded_before";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    const shape &x = operands[0].extents, &copy = operands[1].extents;
+    inferred result{x.order == copy.order, operands[0]};
+    for (int i = 0; i < x.order && result.holds; ++i)
+      result.holds = dims.unify(x[i], copy[i], result.value.extents[i]);
+    return result;
+  }
+  static constexpr auto value(auto x, auto copy) { return cast_to(copy, x.type()); }
+  static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, no_gradient(g)}; }
+};
+
 }  // namespace weft::op
 
 namespace weft {

@@ -31,7 +31,8 @@ template <element T>
 using slice_sum = std::conditional_t<is_narrow(dtype_of<T>), float, T>;
 
 /// The sum, of type slice_sum, of f(rows of operand, labels of these rows) over slices of `rows` rows, so
-/// that the intermediate values of only one slice exist at a time. `f.weight`: what f reads besides.
+/// that the intermediate values of only one slice exist at a time. `f.weight`: what f reads besides;
+/// `f.rounded(copy)`: f where the elements of the weight are those of `copy`.
 template <class F, expression X, expression Labels>
 struct slices_node : expression_base {
   using value_type = slice_sum<typename X::value_type>;

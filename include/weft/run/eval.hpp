@@ -93,6 +93,24 @@ struct row_slices {
   }
 };
 
+/// Whether products of the slices of `F` read its weight rounded, in programs that ranks do not divide.
+template <class F, class Options>
+inline constexpr bool rounds_weight = false;
+template <class F, class Options>
+  requires requires { &F::weight; }
+inline constexpr bool rounds_weight<F, Options> =
+    Options::products != dtype::f32 && !detail::divides_programs<F, Options> &&
+    std::is_same_v<typename decltype(F::weight)::value_type, float>;
+
+/// `f` for several slices: a weight that each of them would round is rounded once, for all.
+template <class Evaluator, class F>
+auto with_rounded_weight(Evaluator& evaluator, const F& f) {
+  using options = typename Evaluator::options;
+  if constexpr (rounds_weight<F, options>)
+    return f.rounded(evaluator.unrecorded(cast<element_of<options::products>>(f.weight)));
+  else return f;
+}
+
 /// Evaluates programs without recording them on a tape.
 template <class Options>
 struct forgetful_evaluator {
@@ -131,11 +149,15 @@ struct forgetful_evaluator {
   auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
     std::shared_ptr<tensor_state> sum;
     const row_slices<X, Labels> slices{x.state(), labels.state(), rows};
-    slices.for_each([&](const auto& x_slice, const auto& labels_slice, index_t) {
-      const auto part = eval_program(f(x_slice, labels_slice));
-      if (sum) add(in.engine(), *sum, *part.state(), *sum);
-      else sum = part.state();
-    });
+    const auto add_up = [&](const auto& of_rows) {
+      slices.for_each([&](const auto& x_slice, const auto& labels_slice, index_t) {
+        const auto part = eval_program(of_rows(x_slice, labels_slice));
+        if (sum) add(in.engine(), *sum, *part.state(), *sum);
+        else sum = part.state();
+      });
+    };
+    if (slices.count() <= rows) add_up(f);
+    else add_up(with_rounded_weight(*this, f));
     return tensor<slice_sum<typename X::value_type>, extents<>>(sum);
   }
 };

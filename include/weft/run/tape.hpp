@@ -79,14 +79,15 @@ class tape : public tape_entries {
                                                                        index_t rows, const F& f) {
     using T = slice_sum<typename X::value_type>;
     using slices = runtime::row_slices<X, Labels>;
-    using E =
-        decltype(f(std::declval<typename slices::matrix>(), std::declval<typename slices::row_labels>()));
     const slices of{x.state(), labels.state(), rows};
     const index_t count = of.count();
     if (count <= rows)
       return eval_program(f(typename slices::matrix(x.state()),
                             typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
     context& c = run_context();
+    const auto of_rows = runtime::with_rounded_weight(*this, f);
+    using E = decltype(of_rows(std::declval<typename slices::matrix>(),
+                               std::declval<typename slices::row_labels>()));
     // Scaled like the gradients of a mean over all rows, as f16 products expect.
     const double cotangent = c.loss_scale / static_cast<double>(count);
     tape_entries::slice_sums sums{cotangent,
@@ -98,7 +99,8 @@ class tape : public tape_entries {
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
       run_slice(sums, runtime::executable_of<program_of<E>>,
                 runtime::executable_of<runtime::backward_program<E, Options>>,
-                runtime::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
+                runtime::operands_of(of_rows(x_slice, labels_slice)), x_slice.state(),
+                first * x.extents()[1]);
     });
     remember(sums);
     return variable<T, extents<>>(sums.value);

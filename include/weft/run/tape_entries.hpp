@@ -178,6 +178,9 @@ class basic_tape_entries {
     return context_->loss_weight;
   }
 
+  /// Those of `leaves` that a program reads; null for the others.
+  static tensor_list read_by(const runtime::executable& p, tensor_list leaves);
+
   /// Records which operands the backward pass reads, and their versions: other operands may be changed.
   static void keep_what_is_read(entry& n);
 

@@ -2,6 +2,7 @@
 // A head with its loss, by slices: what the whole gives, in less memory.
 #include <doctest/doctest.h>
 
+#include <weft/device/counting.hpp>
 #include <weft/nn/linear_cross_entropy.hpp>
 #include <weft/nn/repeat.hpp>
 #include <weft/weft.hpp>
@@ -139,6 +140,41 @@ TEST_CASE("linear_cross_entropy: in lower precision") {
   const expected all;
   check(learn<context_in<precision::bf16>>(391 * 10), all, 3e-2);
   check(learn<context_in<precision::f16>>(391 * 10), all, 4e-3);
+}
+
+namespace {
+/// Bytes that the loss of 64 rows in so many slices, and its gradients, read and write.
+template <class Context>
+double bytes_of_slices(index_t slices, index_t classes, bool differentiated) {
+  const auto counts = std::make_shared<counting_backend>();
+  const device nowhere(counts);
+  Context c(nowhere);
+  using matrix = extents<dyn, dyn>;
+  const variable<float, matrix> x(zeros<float>(matrix{64, 16}, nowhere).state());
+  const variable<float, matrix> w(zeros<float>(matrix{classes, 16}, nowhere).state());
+  const auto labels = zeros<std::int64_t>(extents<dyn>{64}, nowhere);
+  const auto loss = linear_cross_entropy(x, w, labels, 64 / slices * classes);
+  if (differentiated) {
+    tape steps(c);
+    steps.backward(steps.eval(loss));
+  } else {
+    (void)eval(loss, c);
+  }
+  return counts->work().bytes;
+}
+}  // namespace
+
+TEST_CASE("linear_cross_entropy: a weight that products read in lower precision is rounded once") {
+  const auto of_a_slice = [](auto bytes_of) { return (bytes_of(16) - bytes_of(4)) / 12 / (10000 * 16); };
+  // For each element: two products read two bytes each; one adds to four, which it reads and writes.
+  CHECK(of_a_slice([](index_t n) {
+          return bytes_of_slices<context_in<precision::bf16>>(n, 10000, true);
+        }) == doctest::Approx(12).epsilon(0.01));
+  CHECK(of_a_slice([](index_t n) {
+          return bytes_of_slices<context_in<precision::bf16>>(n, 10000, false);
+        }) == doctest::Approx(2).epsilon(0.01));
+  CHECK(of_a_slice([](index_t n) { return bytes_of_slices<context>(n, 10000, true); }) ==
+        doctest::Approx(16).epsilon(0.01));
 }
 
 TEST_CASE("linear_cross_entropy: evaluated, and on a tape that does not record") {

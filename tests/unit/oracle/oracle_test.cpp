@@ -63,7 +63,8 @@ void check_defined(op::op_list<Ops...>) {
                                  "fold_windows",
                                  "arg_window_max",
                                  "depthwise_conv2d",
-                                 "depthwise_weight_gradient",  // users do not write them
+                                 "depthwise_weight_gradient",
+                                 "rounded_before",  // users do not write them
                                  "uniform_like",
                                  "dropout",
                                  "checked_probability",

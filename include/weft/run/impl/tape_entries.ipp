@@ -94,7 +94,7 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
   const runtime::symbol_values symbols =
       runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
   tensor_list outputs, gradients;
-  runtime::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
+  runtime::execute(*context_, forward, read_by(forward, o.leaves), o.numbers, symbols, outputs,
                    why(recording_ ? runtime::pass::recompute : runtime::pass::forward));
   add_to(sums.value, outputs[0]);
   if (!recording_) return;
@@ -118,8 +118,8 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
     if (o.leaves[i] != slice) known[i] = sum_of(i);
     else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
   }
-  runtime::execute(*context_, backward, operands, o.numbers, symbols, gradients, why(runtime::pass::forward),
-                   known);
+  runtime::execute(*context_, backward, read_by(backward, std::move(operands)), o.numbers, symbols, gradients,
+                   why(runtime::pass::forward), known);
   forget_added(gradients, known);
   for (std::size_t i = 0; i < o.leaves.size(); ++i)
     if (gradients[i] && gradients[i] != of_slice)
@@ -136,6 +136,16 @@ void basic_tape_entries<Unused>::remember(slice_sums& sums) {
                else g.reset();
              return std::move(gradients);
            });
+}
+
+template <class Unused>
+tensor_list basic_tape_entries<Unused>::read_by(const runtime::executable& p, tensor_list leaves) {
+  recycled_vector<char> read(leaves.size(), false);
+  for (const lower::value_entry& v : p.plan.values)
+    if (v.where == lower::storage::leaf) read[static_cast<std::size_t>(v.source)] = true;
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    if (!read[i]) leaves[i].reset();
+  return leaves;
 }
 
 template <class Unused>
