@@ -10,6 +10,7 @@
 
 #include <weft/weft.hpp>
 
+#include "../../examples/gpt2.hpp"
 #include "code_facts.hpp"
 
 using namespace weft;
@@ -169,6 +170,24 @@ TEST_CASE("machine code of several kernels in one: as much shared memory as one 
   check_code(sources, [](const auto& facts) {
     CHECK(facts.figure("([0-9]+) bytes smem") == gpu::group_size * static_cast<int>(sizeof(long)));
   });
+}
+
+TEST_CASE("machine code of a transformer block in bf16: derivatives of norms and residuals are one kernel") {
+  using block = gpt2::block<dyn, dyn>;
+  using operand = variable<float, extents<dyn, dyn, dyn>>;
+  auto sources = sources_of([](const device& d, context&) {
+    context_in<precision::bf16> c(d);
+    const index_t width = 768;
+    gpt2::config k{.layers = 1, .heads = 12, .width = width};
+    const block b = gpt2::model<>::create(k, d).h.blocks[0];
+    const operand x(numbers(d, extents<dyn, dyn, dyn>{2, 16, width}).state());
+    tape steps(c);
+    steps.backward(steps.eval(b(x)), numbers(d, extents<dyn, dyn, dyn>{2, 16, width}));
+  });
+  using expression_type = decltype(std::declval<const block&>()(std::declval<operand>()));
+  using options = options_of<precision::bf16>;
+  CHECK(runtime::backward_program<expression_type, options>::plan.kernels.size() == 6);
+  check_code(sources, [](const auto&) {});
 }
 
 TEST_CASE("machine code of folded columns: no 64-bit division") {
