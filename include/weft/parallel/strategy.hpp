@@ -72,8 +72,9 @@ struct parallel_options {
     return reduces_each() ? micro_batches == 1 || is_power_of_two(ranks) : is_power_of_two(micro_batches);
   }
 
-  /// Whether every micro-batch reduces its gradients, rather than the last one of a step their sum.
-  bool reduces_each() const { return divide >= sharding::gradients; }
+  /// Whether every micro-batch reduces its gradients, rather than the last one of a step their sum: where
+  /// ranks divide them.
+  bool reduces_each() const { return divide >= sharding::gradients && shard_ranks != 1; }
 };
 
 /// Throws usage_error if a number of ranks is not positive, or several are to divide what the strategy, or a

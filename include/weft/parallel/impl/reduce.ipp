@@ -13,7 +13,8 @@ WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const r
     : units_(units),
       groups_(groups),
       where_(where),
-      messages_(message_device(where, o.hook ? nullptr : &groups.data())),  // a hook reads elements
+      messages_(groups.data().size() == 1 ? where
+                                          : message_device(where, o.hook ? nullptr : &groups.data())),  // it reads elements
       hook_(o.hook),
       type_(o.reduce_dtype),
       reduces_each_(o.reduces_each()),

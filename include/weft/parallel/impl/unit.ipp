@@ -162,6 +162,8 @@ WEFT_DEFINE std::vector<std::vector<int>> divided_into_units(const state_dict_t&
     }
   }
   for (auto& u : units) std::sort(u.begin(), u.end());
+  // In the order in which backward completes them, which is the order in which they are sent.
+  std::sort(units.begin(), units.end(), [](const auto& a, const auto& b) { return a[0] > b[0]; });
   return units;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include <weft/base/config.hpp>
@@ -22,12 +23,6 @@ index_t distinct_elements(int order, const Extents& extents, const Strides& stri
   for (int d = 0; d < order; ++d)
     if (strides[d] != 0) n *= extents[d];
   return n;
-}
-WEFT_DEFINE std::int64_t bytes_of_all(std::span<const strided> tensors) {
-  std::int64_t bytes = 0;
-  for (const strided& t : tensors)
-    bytes += distinct_elements(t.extents.order, t.extents, t.stride) * size_of(t.type);
-  return bytes;
 }
 WEFT_DEFINE std::string with_type(const shape& extents, dtype type) {
   return to_string(extents) + " " + name_of(type);
@@ -49,15 +44,13 @@ constexpr bool writes_memory(int op) {
   return op == lower::store || op == lower::store_row || (op >= lower::column_sum && op <= lower::column_min);
 }
 
+
 WEFT_DEFINE step_text text_of_kernel(const kernel_call& call) {
   constexpr std::size_t most_names = 8;
   std::vector<const char*> names;
-  dtype types[max_arguments] = {};
-  int result = -1;
+  std::optional<dtype> result;
   lower::for_each_instruction(call.instructions, [&](const lower::instruction& w) {
-    const bool writes = writes_memory(w.op);
-    if (writes || w.op == lower::load || w.op == lower::load_row) types[w.a] = w.type;
-    if (writes && result < 0) result = w.a;
+    if (writes_memory(w.op) && !result) result = w.type;
     const char* name = name_of_instruction(w);
     const auto is_it = [&](const char* known) { return std::strcmp(known, name) == 0; };
     if (name && std::none_of(names.begin(), names.end(), is_it)) names.push_back(name);
@@ -70,13 +63,46 @@ WEFT_DEFINE step_text text_of_kernel(const kernel_call& call) {
   const kernel_args& args = call.args;
   shape space{args.order, {}};
   std::copy_n(args.extent, args.order, space.extent);
-  text.name += " " + with_type(space, types[std::max(result, 0)]);
-  for (int a = 0; a < args.arguments; ++a)
-    text.bytes += distinct_elements(args.order, args.extent, args.stride[a]) * size_of(types[a]);
+  text.name += " " + with_type(space, result.value_or(dtype::f32));
+  text.bytes = bytes_of_kernel(call);
   return text;
 }
 
 }  // namespace detail
+
+WEFT_DEFINE std::int64_t bytes_of_tensors(std::span<const strided> tensors) {
+  std::int64_t bytes = 0;
+  for (const strided& t : tensors)
+    bytes += detail::distinct_elements(t.extents.order, t.extents, t.stride) * size_of(t.type);
+  return bytes;
+}
+
+WEFT_DEFINE std::int64_t bytes_of_kernel(const kernel_call& call) {
+  dtype types[max_arguments] = {};
+  lower::for_each_instruction(call.instructions, [&](const lower::instruction& w) {
+    if (detail::writes_memory(w.op) || w.op == lower::load || w.op == lower::load_row) types[w.a] = w.type;
+  });
+  std::int64_t bytes = 0;
+  for (int a = 0; a < call.args.arguments; ++a)
+    bytes += detail::distinct_elements(call.args.order, call.args.extent, call.args.stride[a]) *
+             size_of(types[a]);
+  return bytes;
+}
+
+WEFT_DEFINE double operations_of_product(std::span<const strided> t) {
+  return 2 * static_cast<double>(t[2].size()) * static_cast<double>(t[0].extents.last());
+}
+
+WEFT_DEFINE double operations_of_native(const native_code& code, std::span<const strided> in,
+                                        std::span<const strided> out) {
+  if (code.op == native_op::attention || code.op == native_op::attention_backward) {
+    const double pairs = static_cast<double>(in[0].size()) * static_cast<double>(in[1].extents[1]);
+    return (code.op == native_op::attention ? 4 : 8) * pairs;
+  }
+  if (code.op != native_op::depthwise_conv2d) return 0;
+  const index_t channels = std::max<index_t>(in[1].extents[0], 1);
+  return 2 * static_cast<double>(out[0].size()) * static_cast<double>(in[1].size() / channels);
+}
 
 WEFT_DEFINE step_text text_of_launch(std::span<const kernel_call* const> calls) {
   step_text all = detail::text_of_kernel(*calls[0]);
@@ -86,23 +112,14 @@ WEFT_DEFINE step_text text_of_launch(std::span<const kernel_call* const> calls) 
 }
 
 WEFT_DEFINE step_text text_of_product(std::span<const strided> t) {
-  const double depth = static_cast<double>(t[0].extents.last());
   return {"matmul " + to_string(t[0].extents) + " x " + detail::with_type(t[1].extents, t[1].type),
-          2 * static_cast<double>(t[2].size()) * depth, detail::bytes_of_all(t.first(3))};
+          operations_of_product(t), bytes_of_tensors(t.first(3))};
 }
 
 WEFT_DEFINE step_text text_of_native(const char* op, const native_code& code, const attributes& at,
                                      std::span<const strided> in, std::span<const strided> out) {
-  double operations = 0;
-  if (code.op == native_op::attention || code.op == native_op::attention_backward) {
-    const double pairs = static_cast<double>(in[0].size()) * static_cast<double>(in[1].extents[1]);
-    operations = (code.op == native_op::attention ? 4 : 8) * pairs;
-  } else if (code.op == native_op::depthwise_conv2d) {
-    const index_t channels = std::max<index_t>(in[1].extents[0], 1);
-    operations = 2 * static_cast<double>(out[0].size()) * static_cast<double>(in[1].size() / channels);
-  }
-  return {code.name(op, at) + (" " + detail::with_type(out[0].extents, out[0].type)), operations,
-          detail::bytes_of_all(in) + detail::bytes_of_all(out)};
+  return {code.name(op, at) + (" " + detail::with_type(out[0].extents, out[0].type)),
+          operations_of_native(code, in, out), bytes_of_tensors(in) + bytes_of_tensors(out)};
 }
 
 }  // namespace runtime

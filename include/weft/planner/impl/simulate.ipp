@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/planner/simulate.hpp>.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
+
+#include <weft/base/config.hpp>
+#include <weft/planner/simulate.hpp>
+
+namespace weft::planner {
+namespace detail {
+
+/// An operation of several ranks, or a message.
+struct joint_operation {
+  int missing = 0;    // ranks that have not begun it
+  double ready = 0;   // when the last one began it
+  double bytes = 0;
+  double end = -1;    // -1: not known yet
+  std::vector<std::size_t> begun{}, waiting{};  // ranks, as positions among the traces
+};
+
+class step_simulator {
+ public:
+  step_simulator(const cluster& c, std::span<const step_trace> traces)
+      : cluster_(c), traces_(traces), ranks_(traces.size()) {
+    for (std::size_t i = 0; i < traces.size(); ++i) {
+      if (!position_of_.emplace(traces[i].rank, i).second)
+        refuse<value_error>({"weft: planner: simulate: rank ", traces[i].rank, " has two traces"});
+      ranks_[i].operations.resize(traces[i].operations.size());
+      for (const rank_operation& o : traces[i].operations)
+        if (o.kind == collective::send) ++sends_[key_of(traces[i], o)];
+      queue_.emplace(0, i);
+    }
+  }
+
+  step_times run() {
+    while (!queue_.empty()) {
+      const std::size_t r = queue_.top().second;
+      queue_.pop();
+      advance(r);
+    }
+    step_times t;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].next < traces_[r].events.size()) refuse_cycle();
+      ranks_[r].times.end = ranks_[r].clock;
+      t.seconds = std::max(t.seconds, ranks_[r].clock);
+      t.ranks.push_back(ranks_[r].times);
+    }
+    return t;
+  }
+
+ private:
+  using operation_key = std::tuple<std::string, int, int, int, std::int64_t>;
+  /// When the links of a rank are free, inside its machine and beyond it.
+  struct free_times {
+    double out[2] = {}, in[2] = {};
+  };
+  struct simulated_rank {
+    std::size_t next = 0;  // event
+    double clock = 0;
+    rank_times times{};
+    free_times free{};
+    std::vector<joint_operation*> operations{};  // by number in the trace
+  };
+
+  const rank_group& group_of(const step_trace& t, const rank_operation& o) const {
+    return t.groups[static_cast<std::size_t>(o.group)];
+  }
+  /// The same for all ranks of an operation, and for both sides of a message.
+  operation_key key_of(const step_trace& t, const rank_operation& o) const {
+    const std::string& group = group_of(t, o).key;
+    if (!is_message(o.kind)) return {group, -1, -1, -1, o.number};
+    const bool sends = o.kind == collective::send;
+    return {group, sends ? t.rank : o.peer, sends ? o.peer : t.rank, o.tag, o.number};
+  }
+
+  /// Executes one event of a rank. The rank whose clock is least comes first, so that operations get ready in
+  /// the order of their times.
+  void advance(std::size_t r) {
+    simulated_rank& rank = ranks_[r];
+    const step_trace& trace = traces_[r];
+    if (rank.next == trace.events.size()) return;
+    const step_trace::event e = trace.events[rank.next];
+    if (e.what == step_trace::kind::wait) {
+      joint_operation& o = *rank.operations[e.index];
+      if (o.end < 0) return o.waiting.push_back(r);
+      rank.times.waiting += std::max(0.0, o.end - rank.clock);
+      rank.clock = std::max(rank.clock, o.end);
+    } else if (e.what == step_trace::kind::call) {
+      const double seconds = seconds_of_call(trace.calls[e.index]);
+      rank.times.computing += seconds;
+      rank.clock += seconds;
+    } else {
+      begin(r, e.index);
+    }
+    ++rank.next;
+    queue_.emplace(rank.clock, r);
+  }
+
+  double seconds_of_call(const device_call& c) const {
+    const device_rates& d = cluster_.device;
+    const double of_type = c.is_narrow ? d.narrow_products : d.products,
+                 rate = c.is_attention && d.attention > 0 ? d.attention : of_type;
+    return d.launch + std::max(c.operations / rate, c.bytes / d.bytes);
+  }
+
+  void begin(std::size_t r, std::size_t number) {
+    const step_trace& trace = traces_[r];
+    const rank_operation& o = trace.operations[number];
+    const operation_key key = key_of(trace, o);
+    const auto [at, is_new] = operations_.try_emplace(key);
+    joint_operation& joint = at->second;
+    ranks_[r].operations[number] = &joint;
+    const bool receives = o.kind == collective::receive;
+    // A message is under way without its receiver; one from a rank that is not simulated, or that was sent
+    // before the step, is taken to be sent now.
+    if (receives && position_of_.count(o.peer) && sends_.count(key)) return;
+    if (is_new && !is_message(o.kind))
+      for (const int m : group_of(trace, o).members) joint.missing += static_cast<int>(position_of_.count(m));
+    joint.ready = ranks_[r].clock;  // the greatest so far
+    joint.bytes = std::max(joint.bytes, o.bytes);
+    joint.begun.push_back(r);
+    if (is_message(o.kind) || --joint.missing == 0) start(joint, trace, o);
+  }
+
+  void start(joint_operation& joint, const step_trace& trace, const rank_operation& o) {
+    const rank_group& group = group_of(trace, o);
+    const bool is_one = is_message(o.kind);
+    const int pair[] = {std::min(trace.rank, o.peer), std::max(trace.rank, o.peer)};
+    const std::span<const int> members = is_one ? std::span<const int>(pair) : group.members;
+    const std::size_t lane = members.front() / cluster_.ranks_of_node != members.back() / cluster_.ranks_of_node;
+    std::vector<double*> links;
+    for (const std::size_t r : joint.begun) {
+      if (o.kind != collective::receive) links.push_back(&ranks_[r].free.out[lane]);
+      if (o.kind != collective::send) links.push_back(&ranks_[r].free.in[lane]);
+    }
+    if (const auto to = position_of_.find(o.peer); o.kind == collective::send && to != position_of_.end())
+      links.push_back(&ranks_[to->second].free.in[lane]);
+    double from = joint.ready;
+    for (const double* free : links) from = std::max(from, *free);
+    joint.end = from + seconds_of(cluster_, o.kind, joint.bytes, members);
+    // The next message can follow before this one arrives.
+    const double latency = is_one ? (lane ? cluster_.between : cluster_.within).latency : 0;
+    for (double* free : links) *free = joint.end - latency;
+    for (const std::size_t r : joint.waiting) queue_.emplace(ranks_[r].clock, r);
+    joint.waiting.clear();
+  }
+
+  [[noreturn]] void refuse_cycle() const {
+    std::string text = "weft: planner: simulate: ranks wait for each other:";
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const step_trace& t = traces_[r];
+      if (ranks_[r].next == t.events.size()) continue;
+      text += "\n  rank " + std::to_string(t.rank) + " for " +
+              t.operations[t.events[ranks_[r].next].index].text;
+    }
+    throw comm_error(text);
+  }
+
+  const cluster cluster_;
+  std::span<const step_trace> traces_;
+  std::vector<simulated_rank> ranks_;
+  std::map<int, std::size_t> position_of_;  // of a rank among the traces
+  std::map<operation_key, int> sends_;      // of the traces
+  std::map<operation_key, joint_operation> operations_;
+  using entry = std::pair<double, std::size_t>;  // clock, rank
+  std::priority_queue<entry, std::vector<entry>, std::greater<>> queue_;
+};
+
+}  // namespace detail
+
+WEFT_DEFINE step_times simulate(const cluster& c, std::span<const step_trace> traces) {
+  return detail::step_simulator(checked(c), traces).run();
+}
+
+}  // namespace weft::planner

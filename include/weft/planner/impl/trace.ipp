@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/planner/trace.hpp>.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include <weft/base/config.hpp>
+#include <weft/device/counting.hpp>
+#include <weft/planner/trace.hpp>
+#include <weft/run/step_text.hpp>
+
+namespace weft::planner {
+namespace detail {
+
+/// What a rank has done so far in the step that is traced; nothing is kept of others.
+struct recording {
+  bool is_on = false, is_done = false;
+  step_trace trace{};
+
+  void call(const device_call& c) {
+    if (!is_on) return;
+    trace.events.push_back({step_trace::kind::call, trace.calls.size()});
+    trace.calls.push_back(c);
+  }
+};
+
+class tracing_backend final : public counting_backend {
+ public:
+  tracing_backend(std::shared_ptr<recording> r, bool holds_messages)
+      : counting_backend(holds_messages), recording_(std::move(r)) {}
+
+  void launch(const kernel_call& call) override {
+    recording_->call({.bytes = static_cast<double>(runtime::bytes_of_kernel(call))});
+  }
+  void launch_together(std::span<const kernel_call* const> calls) override {
+    device_call all;
+    for (const kernel_call* c : calls) all.bytes += static_cast<double>(runtime::bytes_of_kernel(*c));
+    recording_->call(all);
+  }
+  void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
+    const strided operands[] = {a, b, c};
+    recording_->call({.operations = runtime::operations_of_product(operands),
+                      .bytes = bytes_of(operands) + (c.adds ? bytes_of({&c, 1}) : 0),
+                      .is_narrow = is_narrow(a.type)});
+  }
+  void copy(const strided& from, const strided& to) override {
+    const strided both[] = {from, to};
+    recording_->call({.bytes = bytes_of(both)});
+  }
+  void copy_together(std::span<const strided> from, std::span<const strided> to) override {
+    recording_->call({.bytes = bytes_of(from) + bytes_of(to)});
+  }
+  void fill_zero(void*, std::size_t bytes) override {
+    recording_->call({.bytes = static_cast<double>(bytes)});
+  }
+  void call_native(const char*, const native_code& code, const native_operands& o) override {
+    const bool is_attention =
+        code.op == native_op::attention || code.op == native_op::attention_backward;
+    const double executed = is_attention && o.at[0] != 0 ? 0.5 : 1;  // causal: half of the pairs
+    recording_->call({.operations = executed * runtime::operations_of_native(code, o.in, o.out),
+                      .bytes = bytes_of(o.in) + bytes_of(o.out),
+                      .is_narrow = !o.in.empty() && is_narrow(o.in[0].type),
+                      .is_attention = is_attention});
+  }
+
+ private:
+  static double bytes_of(std::span<const strided> tensors) {
+    return static_cast<double>(runtime::bytes_of_tensors(tensors));
+  }
+  std::shared_ptr<recording> recording_;
+};
+
+/// `members[rank]` of a group; operations are traced, and nothing moves.
+class tracing_communicator final : public communicator {
+ public:
+  tracing_communicator(std::shared_ptr<recording> r, const backend* reaches, int rank, rank_group group)
+      : recording_(std::move(r)), reaches_(reaches), rank_(rank), group_(std::move(group)) {}
+
+  const char* name() const override { return "nowhere"; }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(group_.members.size()); }
+  const backend* reaches() const override { return reaches_; }
+
+  std::shared_ptr<communicator> split(int, int, comm_options) override {
+    throw comm_error("weft: planner: what other ranks say is not known; use split_by");
+  }
+  std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options) override {
+    rank_group part;
+    int rank = 0;
+    for (int r = 0; r < size(); ++r) {
+      if (color(r) != color(rank_)) continue;
+      rank += r < rank_;
+      part.members.push_back(member(r));
+    }
+    part.key = group_.key + "/" + std::to_string(splits_++) + ":" + std::to_string(part.members[0]);
+    return std::make_shared<tracing_communicator>(recording_, reaches_, rank, std::move(part));
+  }
+  void abort(const std::string&) override {}
+
+ protected:
+  work start(operation o) override {
+    rank_operation traced{.kind = o.kind, .bytes = bytes_of(o), .text = o.text()};
+    traced.sent = sent_by(o, rank_, size()) * size_of(o.type());
+    if (!is_message(o.kind)) traced.number = collectives_++;
+    else {
+      traced.peer = member(o.root);
+      traced.tag = o.tag;
+      traced.number = messages_[{o.kind, o.root, o.tag}]++;
+    }
+    if (!recording_->is_on) return work(std::make_shared<late>());
+    step_trace& t = recording_->trace;
+    traced.group = number_of_group(t);
+    t.events.push_back({step_trace::kind::begin, t.operations.size()});
+    t.operations.push_back(std::move(traced));
+    return work(std::make_shared<late>(recording_, t.operations.size() - 1));
+  }
+
+ private:
+  /// Completed when it is waited for and no sooner, so that as much memory as possible is held meanwhile.
+  struct late final : work::state {
+    late() = default;
+    late(std::shared_ptr<recording> r, std::size_t operation) : to(std::move(r)), at(operation) {}
+    bool poll() override { return over; }
+    void wait(std::chrono::milliseconds) override {
+      if (!std::exchange(over, true) && to && to->is_on)
+        to->trace.events.push_back({step_trace::kind::wait, at});
+    }
+    std::exception_ptr failure() const override { return nullptr; }
+
+    std::shared_ptr<recording> to;
+    std::size_t at = 0;
+    bool over = false;
+  };
+
+  int member(int rank) const { return group_.members[static_cast<std::size_t>(rank)]; }
+  int number_of_group(step_trace& t) const {
+    std::size_t i = 0;
+    while (i < t.groups.size() && t.groups[i].key != group_.key) ++i;
+    if (i == t.groups.size()) t.groups.push_back(group_);
+    return static_cast<int>(i);
+  }
+  /// As seconds_of counts them.
+  double bytes_of(const operation& o) const {
+    const auto own = static_cast<std::size_t>(rank_);
+    index_t n = std::max(o.in.count, o.out.count);
+    if (o.kind == collective::all_to_all)
+      n = std::max(o.in.count - o.in_counts[own], o.out.count - o.out_counts[own]);
+    else if (o.kind == collective::gather) n = operation::sum_of(o.out_counts);
+    else if (o.kind == collective::scatter) n = operation::sum_of(o.in_counts);
+    return static_cast<double>(n * size_of(o.type()));
+  }
+
+  std::shared_ptr<recording> recording_;
+  const backend* reaches_;
+  int rank_;
+  rank_group group_;
+  std::int64_t collectives_ = 0;
+  int splits_ = 0;
+  std::map<std::tuple<collective, int, int>, std::int64_t> messages_;  // by kind, peer and tag
+};
+
+}  // namespace detail
+
+WEFT_DEFINE traced_rank::traced_rank(const cluster& c, int rank)
+    : recording_(std::make_shared<detail::recording>()),
+      where_(std::make_shared<detail::tracing_backend>(recording_, !c.device.is_gpu)) {
+  if (rank < 0 || rank >= checked(c).ranks)
+    refuse<value_error>({"weft: planner: there is no rank ", rank, " among ", c.ranks});
+  rank_group world{"world", std::vector<int>(static_cast<std::size_t>(c.ranks))};
+  std::iota(world.members.begin(), world.members.end(), 0);
+  recording_->trace.rank = rank;
+  ranks_ = std::make_shared<detail::tracing_communicator>(recording_, c.device.is_gpu ? &*where_ : nullptr,
+                                                          rank, std::move(world));
+}
+
+WEFT_DEFINE const step_trace& traced_rank::trace() const {
+  if (!recording_->is_done) throw usage_error("weft: planner: the job has traced no step: call rank.step");
+  return recording_->trace;
+}
+WEFT_DEFINE void traced_rank::begin() {
+  recording_->trace = {.rank = rank()};
+  recording_->is_on = true;
+}
+WEFT_DEFINE void traced_rank::end() {
+  recording_->is_on = false;
+  recording_->is_done = true;
+  recording_->trace.peak_bytes = where_.memory().figures().peak;
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// The figures of this machine are figures that the planner accepts; how large they are is for nobody to say.
+#include <doctest/doctest.h>
+
+#include <weft/comm/self.hpp>
+#include <weft/comm/threads.hpp>
+#include <weft/planner/measure.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+TEST_CASE("measured figures are those of a cluster") {
+  planner::cluster c{.ranks = 3, .device = planner::measured_rates(default_device(), 32)};
+  CHECK(c.device.narrow_products > 0);
+  CHECK(c.device.attention > 0);
+  CHECK(!c.device.is_gpu);
+  std::vector<planner::link> links(3);
+  run_ranks(3, [&](communicator& ranks) {
+    links[static_cast<std::size_t>(ranks.rank())] = planner::measured_link(ranks, 4096);
+  });
+  for (const planner::link& l : links) {
+    CHECK(l.latency == links[0].latency);
+    CHECK(l.bytes == links[0].bytes);
+  }
+  c.within = links[0];
+  CHECK_NOTHROW(planner::checked(c));
+  self_communicator alone;
+  CHECK(planner::measured_link(alone).bytes == 0);
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+// What the planner says of a step against the step itself: memory and traffic of every rank, the work of its
+// device by hand, gradients that are sent while backward computes; and the order of plans.
+#include <doctest/doctest.h>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/context_pipeline.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+#include <weft/planner/planner.hpp>
+#include <weft/weft.hpp>
+
+#include "../../../examples/gpt2.hpp"
+#include "../../throws_with.hpp"
+
+using namespace weft;
+using namespace weft::planner;
+using weft::test::throws_with;
+using kind = step_trace::kind;
+
+namespace {
+
+constexpr gpt2::config sizes{.layers = 3, .heads = 4, .width = 60, .context = 24, .vocabulary = 101};
+
+/// A machine of so many ranks, with rates of a CPU.
+cluster machine(int ranks) {
+  return {.ranks = ranks,
+          .device = {.products = 1e11, .bytes = 1e10, .launch = 1e-6},
+          .within = {.latency = 1e-5, .bytes = 1e9}};
+}
+
+/// Trains two steps of a GPT; `step(f)` calls f.
+template <class Plan, class Step>
+void train(const device& where, communicator& ranks, const candidate& m, Step&& step) {
+  auto model = gpt2::model<>::create(sizes, where.deferred());
+  initialize(model, 1);
+  adamw optimizer;
+  auto run = bind<Plan>(model, optimizer, ranks, m.sizes);
+  const tensor<std::int32_t, extents<dyn, dyn>> words(
+      make_zeros(where, {2, {m.samples, sizes.context}}, dtype::i32));
+  const auto loss = [&] {
+    if constexpr (requires { run.part_of_context(sizes.context); }) {
+      const auto own = run.part_of_context(sizes.context);
+      return model.loss(own.of(words), own.of(words), own.positions());
+    } else {
+      return model.loss(words, words, sizes.context);
+    }
+  };
+  step([&] { return run.step(m.micro_batches, [&](index_t) { return loss(); }, {.clip = 1}); });
+}
+
+/// The job of a planner.
+template <class Plan>
+const traced_job job = [](traced_rank& r, const candidate& m) {
+  train<Plan>(r.where(), r.ranks(), m, [&](const auto& f) { r.step(f); });
+};
+
+struct mlp {
+  static constexpr index_t in = 7, hidden = 11, out = 3;
+  linear<in, hidden> first;
+  linear<hidden, out> last;
+  auto operator()(expression auto x) const { return last(relu(first(x))); }
+};
+
+/// `exact`: whether memory is known to the byte; otherwise ranks may be done with messages before they wait
+/// for them, and hold less.
+template <class Plan>
+void same_as_used(const candidate& m, bool exact = true) {
+  const int n = static_cast<int>(m.sizes.ranks());
+  INFO(to_string(m.sizes));
+  std::vector<step_trace> traces;
+  for (int r = 0; r < n; ++r) {
+    traced_rank rank(machine(n), r);
+    job<Plan>(rank, m);
+    traces.push_back(rank.trace());
+  }
+  run_ranks(n, [&](communicator& ranks) {
+    const device where(std::make_shared<cpu::cpu_backend>(1));
+    const step_trace& known = traces[static_cast<std::size_t>(ranks.rank())];
+    index_t sent = 0;
+    train<Plan>(where, ranks, m, [&](const auto& step) {
+      step();
+      sent = step().sent.total();
+    });
+    CAPTURE(ranks.rank());
+    const std::size_t used = where.memory().figures().peak;
+    CHECK(known.peak_bytes >= used);
+    CHECK(known.peak_bytes <= used + (exact ? 0 : used / 8));
+    // Norms and losses are in every trace, and not in the figures of all runs.
+    CHECK(known.sent() >= sent);
+    CHECK(known.sent() <= sent + 512);
+  });
+  const step_times t = simulate(machine(n), traces);
+  for (const rank_times& r : t.ranks) {
+    CHECK(r.computing > 0);
+    CHECK(r.computing + r.waiting == doctest::Approx(r.end));
+  }
+  const forecast f = forecast_of(machine(n), m, job<Plan>);
+  REQUIRE(f.refused == "");
+  // The first of each stage stands for ranks that may have fewer rows, or other positions.
+  for (const step_trace& trace : traces) CHECK(trace.peak_bytes <= f.peak_bytes + f.peak_bytes / 256);
+  CHECK(f.seconds <= t.seconds * (1 + 1e-9));
+  CHECK(f.seconds >= 0.9 * t.seconds);
+}
+
+}  // namespace
+
+TEST_CASE("memory and traffic of every rank are those of a step") {
+  same_as_used<policy<strategy::mesh<dp>>>({{.dp = 3}, 2, 2});
+  same_as_used<policy<strategy::mesh<dp, fsdp<1>>>>({{.dp = 2, .fsdp = 2}, 1, 3});
+  same_as_used<policy<strategy::mesh<dp, fsdp<>>>>({{.dp = 1, .fsdp = 3}, 2, 2}, false);
+  same_as_used<policy<strategy::mesh<dp, fsdp<>>>>({{.dp = 2, .fsdp = 2}, 1, 1});
+  using depth = policy<strategy::mesh<pp<>, fsdp<2>, tp<>>>;
+  same_as_used<depth>({{.pp = 3}, 1, 5});
+  same_as_used<depth>({{.pp = 2, .tp = 2}, 2, 4});
+  same_as_used<policy<strategy::mesh<pp<>, fsdp<>, cp<ring>>>>({{.fsdp = 2, .cp = 2}, 1, 2}, false);
+}
+
+TEST_CASE("the work of a device: products of an MLP, counted by hand") {
+  constexpr index_t batch = 5, in = mlp::in, hidden = mlp::hidden, out = mlp::out;
+  traced_rank rank(machine(1), 0);
+  auto model = create<mlp>(rank.where().deferred());
+  sgd optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer, rank.ranks());
+  const tensor<float, extents<batch, in>> x(make_zeros(rank.where(), {2, {batch, in}}, dtype::f32));
+  rank.step([&] { run.step(1, [&](index_t) { return mean(square(model(x))); }); });
+  double operations = 0;
+  for (const device_call& c : rank.trace().calls) operations += c.operations;
+  // Forward both, backward the weights of both and the operand of the last.
+  CHECK(operations == 2 * batch * (2 * in * hidden + 3 * hidden * out));
+  CHECK(rank.trace().operations.empty());
+}
+
+TEST_CASE("gradients that no rank divides are sent once a step, while its last backward pass computes") {
+  // The axis fsdp of the policy has one rank, so that all ranks hold everything.
+  const candidate m{{.dp = 4, .fsdp = 1}, 1, 3};
+  traced_rank rank(machine(4), 0);
+  job<policy<strategy::mesh<dp, fsdp<>>>>(rank, m);
+  const step_trace& t = rank.trace();
+  index_t parameters = 0;
+  auto model = gpt2::model<>::create(sizes, rank.where().deferred());
+  parameters = parameter_count(model);
+  index_t sent = 0;
+  std::size_t first_of_wide = t.events.size(), calls_after = 0;
+  for (std::size_t i = 0; i < t.events.size(); ++i) {
+    if (t.events[i].what == kind::call && i > first_of_wide) ++calls_after;
+    if (t.events[i].what != kind::begin) continue;
+    const rank_operation& o = t.operations[t.events[i].index];
+    if (o.kind != collective::all_reduce || o.bytes < 1000) continue;
+    first_of_wide = std::min(first_of_wide, i);
+    sent += o.sent;
+  }
+  CHECK(sent <= 2 * 4 * parameters * 3 / 4 + 64);
+  CHECK(sent >= 2 * 4 * parameters * 3 / 4 - 64);
+  const std::size_t calls = t.calls.size();
+  CHECK(calls_after > calls / 8);      // backward of the blocks before the last one
+  CHECK(calls_after < calls / 2);      // not while earlier micro-batches compute
+}
+
+TEST_CASE("gradients of a rank that has no others stay in the memory of its device") {
+  // On a GPU messages are elsewhere, unless ranks communicate over NCCL.
+  struct downloads final : counting_backend {
+    downloads() : counting_backend(false) {}
+    void download(void* to, const void* from, std::size_t bytes) override {
+      most = std::max(most, bytes);
+      counting_backend::download(to, from, bytes);
+    }
+    std::size_t most = 0;
+  };
+  const auto counts = std::make_shared<downloads>();
+  const device where(counts);
+  self_communicator alone;
+  for (const index_t micro_batches : {1, 3})
+    train<policy<strategy::mesh<dp, fsdp<>>>>(where, alone, {{}, 1, micro_batches}, [&](const auto& step) {
+      counts->most = 0;
+      step();
+      step();
+    });
+  CHECK(counts->most <= 64);
+}
+
+TEST_CASE("candidates are all meshes, and all micro-batches that divide what a rank has") {
+  const mesh_sizes most{.pp = 3, .dp = 8, .tp = 4};
+  std::size_t expected = 0;
+  for (int pp = 1; pp <= most.pp; ++pp)
+    for (int dp = 1; dp <= most.dp; ++dp)
+      for (int tp = 1; tp <= most.tp; ++tp)
+        if (pp * dp * tp == 12 && 24 % dp == 0)
+          for (index_t b = 1; b <= 24; ++b) expected += 24 / dp % b == 0;
+  const std::vector<candidate> found = candidates(12, 24, most);
+  CHECK(found.size() == expected);
+  for (const candidate& m : found) {
+    CHECK(m.sizes.ranks() == 12);
+    CHECK(m.samples * m.micro_batches * m.sizes.dp == 24);
+  }
+  CHECK(candidates(7, 1, {.dp = 7}).empty());
+  CHECK(throws_with<value_error>([] { candidates(0, 1, {}); }, {"0 ranks"}));
+  CHECK(throws_with<value_error>([] { candidates(1, 0, {}); }, {"a batch of 0 samples"}));
+  CHECK(throws_with<value_error>([] { candidates(1, 1, {.tp = 0}); }, {"at most 0 ranks along tp"}));
+}
+
+TEST_CASE("plans: the fastest that fits first, then what does not fit, then what is refused, and why") {
+  using choice = policy<strategy::mesh<pp<>, dp, tp<>>>;
+  cluster c = machine(4);
+  const std::vector<candidate> all = candidates(4, 8, {.pp = 4, .dp = 4, .tp = 4});
+  std::vector<forecast> found = plan(c, all, job<choice>);
+  REQUIRE(found.size() == all.size());
+  std::size_t least = ~std::size_t{0}, refused = 0;
+  for (const forecast& f : found) {
+    if (f.refused.empty()) least = std::min(least, f.peak_bytes);
+    else ++refused;
+  }
+  CHECK(refused > 0);  // three blocks have no four stages
+  c.memory = 1.5 * static_cast<double>(least);
+  found = plan(c, all, job<choice>);
+  const auto place = [](const forecast& f) { return !f.refused.empty() ? 2 : f.fits ? 0 : 1; };
+  int count[3] = {};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    ++count[place(found[i])];
+    CHECK((found[i].refused.empty() || found[i].of.sizes.pp == 4));
+    if (i == 0) continue;
+    CHECK(place(found[i - 1]) <= place(found[i]));
+    if (place(found[i - 1]) < place(found[i])) continue;
+    if (found[i].fits) CHECK(found[i - 1].seconds <= found[i].seconds);
+    else CHECK(found[i - 1].peak_bytes <= found[i].peak_bytes);
+  }
+  CHECK(count[0] > 0);
+  CHECK(count[1] > 0);
+  const std::string table = to_string(found, found.size());
+  CHECK(table.find("does not fit") != table.npos);
+  CHECK(table.find("blocks") != table.npos);
+  CHECK(to_string(found, 2).size() < table.size() / 4);
+}
+
+TEST_CASE("mistakes in a job are said") {
+  const cluster c = machine(2);
+  CHECK(forecast_of(c, {{.dp = 2}}, [](traced_rank&, const candidate&) {}).refused.find("rank.step") !=
+        std::string::npos);
+  CHECK(throws_with<value_error>([&] { forecast_of(c, {{.dp = 3}}, job<policy<strategy::mesh<dp>>>); },
+                                 {"dp 3", "3 ranks, the cluster 2"}));
+  CHECK(throws_with<value_error>([&] { traced_rank(c, 2); }, {"no rank 2 among 2"}));
+}
