@@ -53,9 +53,8 @@ gpt2::config sizes_of(const published& row) {
                {"13b", {.layers = 40, .heads = 40, .width = 5120}},
                {"30b", {.layers = 48, .heads = 56, .width = 7168}},
                {"70b", {.layers = 80, .heads = 64, .width = 8192}}};
-  const auto found =
-      std::find_if(std::begin(known), std::end(known),
-                   [&](const auto& k) { return std::string_view(k.model) == row.model; });
+  const auto found = std::find_if(std::begin(known), std::end(known),
+                                  [&](const auto& k) { return std::string_view(k.model) == row.model; });
   gpt2::config c = found->sizes;
   c.context = row.context;
   c.vocabulary = 50368;
@@ -103,7 +102,7 @@ double median(std::vector<double> x) {
 }
 
 /// `r` with the rate at which the median of predicted / published is 1, of contexts up to 2048 or of others.
-rates fitted(const machine& m, rates r, double rates::*rate, bool is_long) {
+rates fitted(const machine& m, rates r, double rates::* rate, bool is_long) {
   double low = 2e13, high = 1e15;
   while (high / low > 1.005) {
     r.*rate = std::sqrt(low * high);
@@ -128,17 +127,17 @@ const machine machines[] = {
       .device = {.products = 1.56e14, .bytes = 0.9 * 2.04e12, .launch = 4e-6, .is_gpu = true},
       .within = {.latency = 5e-6, .bytes = 0.8 * 300e9},
       .between = {.latency = 1e-5, .bytes = 0.8 * 25e9}},
-     {{"70b", 2048, 64, 8, 4, true, true, 410},    {"70b", 2048, 32, 2, 16, true, true, 373},
-      {"30b", 8192, 8, 1, 21, true, false, 574},   {"30b", 4096, 8, 1, 21, true, false, 814},
-      {"30b", 2048, 8, 3, 21, true, false, 916},   {"30b", 512, 8, 12, 21, true, false, 967},
-      {"13b", 8192, 8, 5, 3, true, false, 1795},   {"13b", 2048, 8, 2, 3, false, false, 2262},
-      {"13b", 1024, 8, 40, 3, true, false, 2330},  {"7b", 32768, 8, 2, 2, true, false, 1672},
-      {"7b", 8192, 8, 8, 2, true, false, 3206},    {"7b", 4096, 8, 16, 2, true, false, 3684},
-      {"7b", 2048, 8, 6, 2, false, false, 4641},   {"7b", 1024, 8, 64, 2, true, false, 4357},
-      {"3b", 16384, 8, 1, 6, false, false, 5529},  {"3b", 4096, 8, 5, 6, false, false, 9457},
-      {"3b", 2048, 8, 10, 2, false, false, 10811}, {"3b", 512, 8, 40, 6, false, false, 12127},
-      {"1b", 16384, 8, 2, 4, false, false, 9956},  {"1b", 4096, 8, 7, 4, false, false, 17807},
-      {"1b", 2048, 8, 14, 4, false, false, 20513}, {"1b", 512, 8, 56, 4, false, false, 23148},
+     {{"70b", 2048, 64, 8, 4, true, true, 410},     {"70b", 2048, 32, 2, 16, true, true, 373},
+      {"30b", 8192, 8, 1, 21, true, false, 574},    {"30b", 4096, 8, 1, 21, true, false, 814},
+      {"30b", 2048, 8, 3, 21, true, false, 916},    {"30b", 512, 8, 12, 21, true, false, 967},
+      {"13b", 8192, 8, 5, 3, true, false, 1795},    {"13b", 2048, 8, 2, 3, false, false, 2262},
+      {"13b", 1024, 8, 40, 3, true, false, 2330},   {"7b", 32768, 8, 2, 2, true, false, 1672},
+      {"7b", 8192, 8, 8, 2, true, false, 3206},     {"7b", 4096, 8, 16, 2, true, false, 3684},
+      {"7b", 2048, 8, 6, 2, false, false, 4641},    {"7b", 1024, 8, 64, 2, true, false, 4357},
+      {"3b", 16384, 8, 1, 6, false, false, 5529},   {"3b", 4096, 8, 5, 6, false, false, 9457},
+      {"3b", 2048, 8, 10, 2, false, false, 10811},  {"3b", 512, 8, 40, 6, false, false, 12127},
+      {"1b", 16384, 8, 2, 4, false, false, 9956},   {"1b", 4096, 8, 7, 4, false, false, 17807},
+      {"1b", 2048, 8, 14, 4, false, false, 20513},  {"1b", 512, 8, 56, 4, false, false, 23148},
       {"760m", 8192, 8, 6, 2, false, false, 20933}, {"760m", 2048, 8, 24, 2, false, false, 32434},
       {"350m", 8192, 8, 8, 2, false, false, 36569}, {"350m", 2048, 8, 32, 2, false, false, 58782},
       {"125m", 8192, 8, 8, 2, false, false, 90392}, {"125m", 2048, 8, 32, 2, false, false, 141737}}},
@@ -147,40 +146,49 @@ const machine machines[] = {
       .device = {.products = 1.56e14, .bytes = 0.9 * 1.56e12, .launch = 4e-6, .is_gpu = true},
       .within = {.latency = 5e-6, .bytes = 0.8 * 300e9},
       .between = {.latency = 1e-5, .bytes = 0.8 * 25e9}},
-     {{"70b", 2048, 128, 4, 1, true, true, 376}, {"70b", 2048, 64, 2, 1, true, true, 276},
-      {"30b", 2048, 128, 6, 1, true, true, 865}, {"30b", 2048, 32, 4, 1, true, true, 857},
-      {"13b", 2048, 128, 16, 1, true, true, 1972}, {"13b", 2048, 64, 16, 1, true, true, 1976},
-      {"13b", 2048, 32, 14, 1, true, true, 1998}, {"13b", 2048, 16, 10, 1, true, true, 1993},
-      {"13b", 2048, 8, 4, 16, true, true, 1668},  {"7b", 2048, 128, 18, 1, true, true, 3623},
-      {"7b", 2048, 64, 18, 1, true, true, 3665},  {"7b", 2048, 32, 18, 1, true, true, 3725},
-      {"7b", 2048, 16, 16, 1, true, true, 3645},  {"7b", 2048, 8, 12, 4, true, true, 3679},
+     {{"70b", 2048, 128, 4, 1, true, true, 376},
+      {"70b", 2048, 64, 2, 1, true, true, 276},
+      {"30b", 2048, 128, 6, 1, true, true, 865},
+      {"30b", 2048, 32, 4, 1, true, true, 857},
+      {"13b", 2048, 128, 16, 1, true, true, 1972},
+      {"13b", 2048, 64, 16, 1, true, true, 1976},
+      {"13b", 2048, 32, 14, 1, true, true, 1998},
+      {"13b", 2048, 16, 10, 1, true, true, 1993},
+      {"13b", 2048, 8, 4, 16, true, true, 1668},
+      {"7b", 2048, 128, 18, 1, true, true, 3623},
+      {"7b", 2048, 64, 18, 1, true, true, 3665},
+      {"7b", 2048, 32, 18, 1, true, true, 3725},
+      {"7b", 2048, 16, 16, 1, true, true, 3645},
+      {"7b", 2048, 8, 12, 4, true, true, 3679},
       {"3b", 2048, 128, 6, 1, false, true, 9538}}},
     {"H100 80 GB, 990 TFLOP/s, 8 in a machine, 3200 Gb/s between machines",
      {.ranks_of_node = 8,
       .device = {.products = 4e14, .bytes = 0.9 * 3.35e12, .launch = 4e-6, .is_gpu = true},
       .within = {.latency = 5e-6, .bytes = 0.8 * 450e9},
       .between = {.latency = 1e-5, .bytes = 0.8 * 50e9}},
-     {{"70b", 2048, 64, 8, 4, true, false, 1039},  {"70b", 2048, 32, 2, 16, true, false, 882},
-      {"30b", 2048, 32, 14, 3, true, false, 2308}, {"30b", 2048, 16, 10, 3, true, false, 2263},
-      {"30b", 2048, 8, 3, 21, true, false, 2002},  {"13b", 2048, 64, 2, 1, false, false, 4800},
-      {"13b", 2048, 32, 2, 1, false, false, 4811}, {"13b", 2048, 16, 2, 1, false, false, 4767},
-      {"13b", 2048, 8, 2, 1, false, false, 4792},  {"7b", 8192, 8, 8, 2, true, false, 6935},
-      {"7b", 2048, 8, 6, 1, false, false, 10643},  {"3b", 8192, 8, 3, 6, false, false, 16578},
-      {"3b", 2048, 64, 6, 3, false, false, 22525}, {"3b", 2048, 32, 6, 3, false, false, 23021},
+     {{"70b", 2048, 64, 8, 4, true, false, 1039},   {"70b", 2048, 32, 2, 16, true, false, 882},
+      {"30b", 2048, 32, 14, 3, true, false, 2308},  {"30b", 2048, 16, 10, 3, true, false, 2263},
+      {"30b", 2048, 8, 3, 21, true, false, 2002},   {"13b", 2048, 64, 2, 1, false, false, 4800},
+      {"13b", 2048, 32, 2, 1, false, false, 4811},  {"13b", 2048, 16, 2, 1, false, false, 4767},
+      {"13b", 2048, 8, 2, 1, false, false, 4792},   {"7b", 8192, 8, 8, 2, true, false, 6935},
+      {"7b", 2048, 8, 6, 1, false, false, 10643},   {"3b", 8192, 8, 3, 6, false, false, 16578},
+      {"3b", 2048, 64, 6, 3, false, false, 22525},  {"3b", 2048, 32, 6, 3, false, false, 23021},
       {"3b", 2048, 16, 10, 3, false, false, 24142}, {"1b", 2048, 64, 20, 1, false, false, 44402},
       {"1b", 2048, 32, 20, 1, false, false, 45130}, {"1b", 2048, 16, 20, 1, false, false, 46037},
-      {"1b", 2048, 8, 14, 1, false, false, 45455}, {"760m", 2048, 32, 24, 1, false, false, 67971}}}};
+      {"1b", 2048, 8, 14, 1, false, false, 45455},  {"760m", 2048, 32, 24, 1, false, false, 67971}}}};
 
 }  // namespace
 
 int main() {
   rates r;
   for (const machine& m : machines) {
-    const bool has_long = std::any_of(m.rows.begin(), m.rows.end(), [](const published& row) { return row.context > 2048; });
+    const bool has_long =
+        std::any_of(m.rows.begin(), m.rows.end(), [](const published& row) { return row.context > 2048; });
     r = has_long ? fitted(m) : fitted(m, r, &rates::products, false);
-    std::printf("%s: products at %.0f TFLOP/s, attention at %.0f\n"
-                "  model context  GPUs   published  predicted  of it\n",
-                m.name, 1e-12 * r.products, 1e-12 * r.attention);
+    std::printf(
+        "%s: products at %.0f TFLOP/s, attention at %.0f\n"
+        "  model context  GPUs   published  predicted  of it\n",
+        m.name, 1e-12 * r.products, 1e-12 * r.attention);
     std::vector<double> errors;
     for (const published& row : m.rows) {
       const double tokens = predicted(m, row, r);

@@ -34,7 +34,7 @@ foreach(section tutorial cookbook cheat_sheet)
                   COMMAND ${check_docs} output ${PROJECT_SOURCE_DIR} examples/${section}/${name}.cpp $<TARGET_FILE:${target}>)
   endforeach()
 endforeach()
-foreach(name first_model first_model_on_ranks pipeline custom_device)
+foreach(name first_model first_model_on_ranks pipeline custom_device plan_mesh)
   if(TARGET weft_example_${name})
     weft_add_test(docs/${name} docs ENVIRONMENT WEFT_RANKS=2
                   COMMAND ${check_docs} output ${PROJECT_SOURCE_DIR} examples/${name}.cpp $<TARGET_FILE:weft_example_${name}>)

@@ -204,7 +204,7 @@ def programs_that_run():
     return {str(p.relative_to(root)) for folder in ("tutorial", "cookbook", "cheat_sheet")
             for p in (root / "examples" / folder).glob("*.cpp")} | {
                 "examples/first_model.cpp", "examples/first_model_on_ranks.cpp", "examples/pipeline.cpp",
-                "examples/custom_device.cpp"}
+                "examples/custom_device.cpp", "examples/plan_mesh.cpp"}
 
 
 def anchors(page):

@@ -26,6 +26,8 @@
 #include <weft/parallel/stage_timing.hpp>
 #include <weft/parallel/strategy.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
+#include <weft/planner/measure.hpp>
+#include <weft/planner/planner.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/idx.hpp>
 #include <weft/train/inspect.hpp>
@@ -111,6 +113,19 @@ void pipeline_schedules() {
   std::cout << pipeline::timeline_svg(pipeline::simulate(s).records) << pipeline::live(s)[0].activations;
 }
 
+void plans() {
+  planner::cluster c{.ranks = 2, .device = planner::measured_rates(default_device())};
+  c.within = {.latency = 1e-6, .bytes = 1e9};
+  const auto job = [](planner::traced_rank& rank, const planner::candidate& way) {
+    auto model = create<mlp>(rank.where().deferred());
+    sgd optimizer;
+    auto run = bind<policy<strategy::mesh<dp>>>(model, optimizer, rank.ranks(), way.sizes);
+    const auto x = zeros<float>(extents<dyn, 12>{way.samples, 12}, rank.where());
+    rank.step([&] { run.step(way.micro_batches, [&](index_t) { return mean(square(model(x))); }); });
+  };
+  std::cout << to_string(planner::plan(c, planner::candidates(2, 8, {.dp = 2}), job));
+}
+
 void files() {
   auto x = from(extents<dyn, 3>{2, 3}, std::vector<float>{1, 2, 3, 4, 5, 6});
   io::save("x.npy", x, {.as = dtype::f16});
@@ -129,5 +144,6 @@ int main() {
   language_model();
   element_types();
   pipeline_schedules();
+  plans();
   files();
 }

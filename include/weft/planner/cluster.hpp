@@ -45,11 +45,11 @@ struct cluster {
 cluster checked(cluster c);
 
 /// Seconds of an operation of `members` once all have begun it, `bytes` being what is reduced, gathered or
-/// sent in all, of an all_to_all what one rank sends. The usual formulas, for n ranks, latency a and bandwidth
-/// b: all_reduce min(2 (n-1) a + 2 (n-1)/n bytes/b, 2 ceil(log2 n) a + 2 bytes/b), a ring or a tree;
-/// all_gather and reduce_scatter (n-1) a + (n-1)/n bytes/b; broadcast and reduce ceil(log2 n) a + bytes/b;
-/// barrier 2 ceil(log2 n) a; all others a + bytes/b. A group of several machines that has q ranks on each of
-/// them sends over q network interfaces at once, as far as `within` carries that.
+/// sent in all, of an all_to_all what one rank sends. The usual formulas, for n ranks, latency a and
+/// bandwidth b: all_reduce min(2 (n-1) a + 2 (n-1)/n bytes/b, 2 ceil(log2 n) a + 2 bytes/b), a ring or a
+/// tree; all_gather and reduce_scatter (n-1) a + (n-1)/n bytes/b; broadcast and reduce ceil(log2 n) a +
+/// bytes/b; barrier 2 ceil(log2 n) a; all others a + bytes/b. A group of several machines that has q ranks on
+/// each of them sends over q network interfaces at once, as far as `within` carries that.
 double seconds_of(const cluster& c, collective kind, double bytes, std::span<const int> members);
 
 }  // namespace weft::planner

@@ -63,9 +63,9 @@ double rate_of_attention(context& c, index_t positions) {
 
 }  // namespace detail
 
-/// What a device achieves in products of f32 and bf16 and in attention of `n` rows and columns, in kernels out
-/// of its caches, and for a small kernel; measured in about a second. Of bf16, attention too: training in f32
-/// on GPUs with tensor cores has another rate.
+/// What a device achieves in products of f32 and bf16 and in attention of `n` rows and columns, in kernels
+/// out of its caches, and for a small kernel; measured in about a second. Of bf16, attention too: training in
+/// f32 on GPUs with tensor cores has another rate.
 inline device_rates measured_rates(const device& where, index_t n = 1024) {
   context c(where);
   device_rates r{.is_gpu = !where->host_accessible()};
@@ -96,7 +96,8 @@ inline link measured_link(communicator& ranks, index_t bytes = index_t{16} << 20
       ranks.barrier().wait();
       const auto start = std::chrono::steady_clock::now();
       ranks.all_reduce(x).wait();
-      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      least =
+          std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     return least;
   };

@@ -37,13 +37,13 @@ std::vector<candidate> candidates(int ranks, index_t batch, const mesh_sizes& mo
 /// What a step is expected to take.
 struct forecast {
   candidate of{};
-  double seconds = 0;         // of a step
-  double computing = 0;       // seconds, of the rank that computes longest
-  double waiting = 0;         // seconds, of the rank that waits longest
+  double seconds = 0;          // of a step
+  double computing = 0;        // seconds, of the rank that computes longest
+  double waiting = 0;          // seconds, of the rank that waits longest
   std::size_t peak_bytes = 0;  // of the rank that holds most
-  index_t sent = 0;           // bytes, of the rank that sends most
-  bool fits = false;          // in the memory of a rank
-  std::string refused{};      // why the model cannot be trained so; empty if it can
+  index_t sent = 0;            // bytes, of the rank that sends most
+  bool fits = false;           // in the memory of a rank
+  std::string refused{};       // why the model cannot be trained so; empty if it can
 };
 
 /// A training step of one rank: makes a model on rank.where(), binds it to rank.ranks() and calls rank.step.

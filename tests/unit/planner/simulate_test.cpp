@@ -70,7 +70,8 @@ step_trace stage_trace(const pipeline::schedule& s, int stage, const pipeline::c
     const bool up = e.kind == pipeline::step_kind::forward, reads = up || pipeline::yields_gradient(e.kind);
     const int from = up ? e.chunk - 1 : e.chunk + 1, to = up ? e.chunk + 1 : e.chunk - 1;
     if (reads && pipeline::detail::crosses(s, e.chunk, from))
-      w.wait(message(collective::receive, e.chunk, e.micro_batch, up, s.stage_of[static_cast<std::size_t>(from)]));
+      w.wait(message(collective::receive, e.chunk, e.micro_batch, up,
+                     s.stage_of[static_cast<std::size_t>(from)]));
     w.call(costs.of(e.kind));
     if (reads && pipeline::detail::crosses(s, e.chunk, to))
       message(collective::send, to, e.micro_batch, up, s.stage_of[static_cast<std::size_t>(to)]);
@@ -196,9 +197,14 @@ TEST_CASE("ranks that wait for each other are named, with what they wait for") {
   CHECK(throws_with<comm_error>(
       [&] { simulate(unit_cluster(2), std::vector{rank(0, "a"), rank(1, "b")}); },
       {"wait for each other", "rank 0 for all_reduce of a", "rank 1 for all_reduce of b"}));
-  CHECK(throws_with<value_error>(
-      [&] { simulate(unit_cluster(2), std::vector{rank(1, "a"), rank(1, "a")}); },
-      {"rank 1 has two traces"}));
+  CHECK(throws_with<value_error>([&] { simulate(unit_cluster(2), std::vector{rank(1, "a"), rank(1, "a")}); },
+                                 {"rank 1 has two traces"}));
+  writer early(1);
+  rank_operation later = all_reduce(1, 0);
+  early.t.events.push_back({kind::wait, early.begin(later, {"world", {0, 1}})});
+  std::swap(early.t.events[0], early.t.events[1]);
+  CHECK(throws_with<value_error>([&] { simulate(unit_cluster(2), std::vector{early.t}); },
+                                 {"rank 1 waits for operation 0, which it has not begun"}));
 }
 
 TEST_CASE("a figure that is missing or makes no sense is named") {

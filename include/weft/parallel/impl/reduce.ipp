@@ -13,8 +13,9 @@ WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const r
     : units_(units),
       groups_(groups),
       where_(where),
+      // A hook reads elements on the host; a rank that is alone sends nothing.
       messages_(groups.data().size() == 1 ? where
-                                          : message_device(where, o.hook ? nullptr : &groups.data())),  // it reads elements
+                                          : message_device(where, o.hook ? nullptr : &groups.data())),
       hook_(o.hook),
       type_(o.reduce_dtype),
       reduces_each_(o.reduces_each()),

@@ -55,7 +55,7 @@ WEFT_DEFINE double seconds_of(const cluster& c, collective kind, double bytes, s
   double rate = slowest.bytes;
   if (!is_one_node && fewest > 1) rate = std::min(c.within.bytes, fewest * c.between.bytes);
   const double a = slowest.latency, part = (n - 1) / n,
-               depth = std::bit_width(members.size() - 1);  // ceil(log2 n)
+               depth = static_cast<double>(std::bit_width(members.size() - 1));  // ceil(log2 n)
   switch (kind) {
     case collective::all_reduce:
       return std::min(2 * (n - 1) * a + 2 * part * bytes / rate, 2 * depth * a + 2 * bytes / rate);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <queue>
+#include <set>
 #include <tuple>
 
 #include <weft/base/config.hpp>
@@ -15,10 +16,10 @@ namespace detail {
 
 /// An operation of several ranks, or a message.
 struct joint_operation {
-  int missing = 0;    // ranks that have not begun it
-  double ready = 0;   // when the last one began it
+  int missing = 0;   // ranks that have not begun it
+  double ready = 0;  // when the last one began it
   double bytes = 0;
-  double end = -1;    // -1: not known yet
+  double end = -1;                              // -1: not known yet
   std::vector<std::size_t> begun{}, waiting{};  // ranks, as positions among the traces
 };
 
@@ -31,7 +32,7 @@ class step_simulator {
         refuse<value_error>({"weft: planner: simulate: rank ", traces[i].rank, " has two traces"});
       ranks_[i].operations.resize(traces[i].operations.size());
       for (const rank_operation& o : traces[i].operations)
-        if (o.kind == collective::send) ++sends_[key_of(traces[i], o)];
+        if (o.kind == collective::send) sends_.insert(key_of(traces[i], o));
       queue_.emplace(0, i);
     }
   }
@@ -85,6 +86,9 @@ class step_simulator {
     if (rank.next == trace.events.size()) return;
     const step_trace::event e = trace.events[rank.next];
     if (e.what == step_trace::kind::wait) {
+      if (!rank.operations[e.index])
+        refuse<value_error>({"weft: planner: simulate: rank ", trace.rank, " waits for operation ", e.index,
+                             ", which it has not begun"});
       joint_operation& o = *rank.operations[e.index];
       if (o.end < 0) return o.waiting.push_back(r);
       rank.times.waiting += std::max(0.0, o.end - rank.clock);
@@ -131,7 +135,8 @@ class step_simulator {
     const bool is_one = is_message(o.kind);
     const int pair[] = {std::min(trace.rank, o.peer), std::max(trace.rank, o.peer)};
     const std::span<const int> members = is_one ? std::span<const int>(pair) : group.members;
-    const std::size_t lane = members.front() / cluster_.ranks_of_node != members.back() / cluster_.ranks_of_node;
+    const std::size_t lane =
+        members.front() / cluster_.ranks_of_node != members.back() / cluster_.ranks_of_node;
     std::vector<double*> links;
     for (const std::size_t r : joint.begun) {
       if (o.kind != collective::receive) links.push_back(&ranks_[r].free.out[lane]);
@@ -154,8 +159,8 @@ class step_simulator {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       const step_trace& t = traces_[r];
       if (ranks_[r].next == t.events.size()) continue;
-      text += "\n  rank " + std::to_string(t.rank) + " for " +
-              t.operations[t.events[ranks_[r].next].index].text;
+      text +=
+          "\n  rank " + std::to_string(t.rank) + " for " + t.operations[t.events[ranks_[r].next].index].text;
     }
     throw comm_error(text);
   }
@@ -164,7 +169,7 @@ class step_simulator {
   std::span<const step_trace> traces_;
   std::vector<simulated_rank> ranks_;
   std::map<int, std::size_t> position_of_;  // of a rank among the traces
-  std::map<operation_key, int> sends_;      // of the traces
+  std::set<operation_key> sends_;           // of the traces
   std::map<operation_key, joint_operation> operations_;
   using entry = std::pair<double, std::size_t>;  // clock, rank
   std::priority_queue<entry, std::vector<entry>, std::greater<>> queue_;

@@ -57,8 +57,7 @@ class tracing_backend final : public counting_backend {
     recording_->call({.bytes = static_cast<double>(bytes)});
   }
   void call_native(const char*, const native_code& code, const native_operands& o) override {
-    const bool is_attention =
-        code.op == native_op::attention || code.op == native_op::attention_backward;
+    const bool is_attention = code.op == native_op::attention || code.op == native_op::attention_backward;
     const double executed = is_attention && o.at[0] != 0 ? 0.5 : 1;  // causal: half of the pairs
     recording_->call({.operations = executed * runtime::operations_of_native(code, o.in, o.out),
                       .bytes = bytes_of(o.in) + bytes_of(o.out),
