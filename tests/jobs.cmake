@@ -14,6 +14,13 @@ weft_add_test(job/run_world job TIMEOUT 300 PROCESSORS 2 COMMAND ${folder}/job/r
   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
+if(TARGET weft::gloo)
+  add_executable(weft_test_chaos_faulty_rank EXCLUDE_FROM_ALL chaos/faulty_rank.cpp)
+  weft_program(weft_test_chaos_faulty_rank)
+  target_link_libraries(weft_test_chaos_faulty_rank PRIVATE weft::gloo)
+  weft_add_test(chaos/world "chaos;rank" TIMEOUT 600 PROCESSORS 2
+    COMMAND ${folder}/chaos/world.sh $<TARGET_FILE:weft_example_launch> $<TARGET_FILE:weft_test_chaos_faulty_rank>)
+endif()
 function(weft_add_job_on_transports name lines)
   add_executable(weft_test_job_${name} EXCLUDE_FROM_ALL job/${name}.cpp)
   weft_program(weft_test_job_${name})

@@ -63,15 +63,15 @@ transport transport_for(const launch& me);
 #if WEFT_WITH_GLOO
 /// Runs `body` on this rank; other ranks are told of its failure.
 template <class Body>
-int run_over_gloo(const launch& me, Body& body, std::chrono::milliseconds limit) {
-  gloo_world world(me, limit);
+int run_over_gloo(const launch& me, Body& body, const world_options& o) {
+  gloo_world world(me, o.timeout);
   try {
     return exit_code_of(body, world.ranks());
-  } catch (const comm_error&) {
-    throw;  // the others know
+  } catch (const comm_error&) {  // the others know
+    return o.report(std::current_exception());  // before the world ends, which waits for other ranks
   } catch (const std::exception& e) {
     world.ranks().abort(e.what());
-    throw;
+    return o.report(std::current_exception());
   }
 }
 #endif
@@ -117,7 +117,7 @@ int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
 #endif
     case transport::gloo:
 #if WEFT_WITH_GLOO
-      return detail::run_over_gloo(me, body, o.timeout);
+      return detail::run_over_gloo(me, body, o);
 #else
       throw usage_error("weft: run_world: ranks over TCP need a program that is linked with weft::gloo");
 #endif

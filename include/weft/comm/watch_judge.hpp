@@ -76,7 +76,8 @@ class watch_judge {
   presence at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   static std::string name(int rank) { return "rank " + std::to_string(rank); }
 
-  void decide(watch_verdict v, const std::vector<int>& silent = {});
+  /// `stuck`: ranks that may never leave.
+  void decide(watch_verdict v, const std::vector<int>& stuck = {});
   void look();
 
   void conclude();

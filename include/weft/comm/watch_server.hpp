@@ -40,7 +40,8 @@ class watch_server {
   int port() const { return port_; }
 
  private:
-  static constexpr milliseconds linger{5000}, handshake{10'000}, crowded{1000};
+  static constexpr milliseconds linger{3000};  // less than launchers give ranks after a failure
+  static constexpr milliseconds handshake{10'000}, crowded{1000};
   static constexpr std::size_t most_strangers = 64;
 
   struct peer {

@@ -117,6 +117,21 @@ TEST_CASE("who does not answer outranks who computes, and time passes only while
   CHECK(j.all_have_left());  // nobody stays for one that does not answer
 }
 
+TEST_CASE("nobody stays for a rank that answers and keeps the others waiting") {
+  watch_judge j = three_ranks();
+  const rank_wait w = in_group("world", 0, {0, 1, 2});
+  j.is_late(0, w, 100);
+  j.answers(0, stands({{"world", 1}}, w));
+  j.answers(2, stands({{"world", 1}}, w));
+  j.answers(1, stands({}));
+  REQUIRE(j.verdict());
+  CHECK(has(j.verdict()->text, "; not there: rank 1\n"));
+  j.leaves(2);
+  CHECK_FALSE(j.all_have_left());
+  j.leaves(0);
+  CHECK(j.all_have_left());
+}
+
 TEST_CASE("a broken connection: the peer has ended, has left, does not answer, or neither") {
   const rank_wait w = in_group("world", 0, {0, 1, 2});
   watch_judge ended = three_ranks();

@@ -21,10 +21,10 @@ WEFT_DEFINE void watch_judge::closes(int rank) {
   decide({false, "weft: rank " + std::to_string(rank) + " is gone: its process has ended"});
 }
 
-WEFT_DEFINE void watch_judge::decide(watch_verdict v, const std::vector<int>& silent) {
+WEFT_DEFINE void watch_judge::decide(watch_verdict v, const std::vector<int>& stuck) {
   if (verdict_) return;
   verdict_ = std::move(v);
-  for (const int r : silent) at(r) = presence::ended;
+  for (const int r : stuck) at(r) = presence::ended;
 }
 
 WEFT_DEFINE void watch_judge::look() {
@@ -43,7 +43,11 @@ WEFT_DEFINE void watch_judge::conclude() {
     if (at(r) == presence::here && !standings_[static_cast<std::size_t>(r)]) silent.push_back(r);
   }
   const std::string who = name(report_->rank);
-  if (report_->peer < 0) return decide({true, late_text(missing, silent)}, silent);
+  if (report_->peer < 0) {
+    const bool all_answer = missing.empty() && silent.empty();
+    return decide({true, late_text(missing, silent)},
+                  all_answer ? keep_waiting(report_->in, report_->rank, standings_) : silent);
+  }
   std::string text = silent.empty() ? "weft: the connection between " + who + " and " + name(report_->peer) +
                                           " is lost, though both are there"
                                     : "weft: " + names_of(silent) + (silent.size() > 1 ? " do" : " does") +

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Programs of run_world in which a rank does something wrong: who says why, exit codes, and what launch -r makes of it.
+#
+#   tests/chaos/world.sh LAUNCH FAULTY_RANK
+set -uo pipefail
+
+launch=$(realpath "$1") rank=$(realpath "$2")
+at=$(mktemp -d)
+trap 'rm -rf "$at"' EXIT
+cd "$at" || exit 1
+failures=0
+expect() {  # WHAT WANTED GOT
+  [ "$2" = "$3" ] && return
+  echo "$1: expected $2, got $3"
+  sed 's/^/    /' log
+  failures=$((failures + 1))
+}
+run() { timeout -s KILL 60 "$@" >log 2>&1; }  # COMMAND...
+count() { grep -c -- "$1" log; }
+
+run "$launch" -n 3 "$rank" --fault hang
+expect "a rank that hangs: both others say so" 2 "$(count 'not there: rank 1$')"
+run "$launch" -n 4 -r 3 -m 12 "$rank" --fault hang --who 3 --checkpoint none
+expect "a rank that hangs is one place that is lost" "0 4 ranks,3 ranks" "$? $(grep ' ranks$' log | paste -sd,)"
+
+[ $failures -eq 0 ] && echo "faults in run_world: all checks passed"
+exit $((failures > 0))
