@@ -23,6 +23,8 @@ run "$launch" -n 3 "$rank" --fault hang
 expect "a rank that hangs: both others say so" 2 "$(count 'not there: rank 1$')"
 run "$launch" -n 4 -r 3 -m 12 "$rank" --fault hang --who 3 --checkpoint none
 expect "a rank that hangs is one place that is lost" "0 4 ranks,3 ranks" "$? $(grep ' ranks$' log | paste -sd,)"
+WEFT_RANKS=3 run "$rank" --fault hang
+expect "a rank that is a thread, and hangs" "3 1" "$? $(count 'not there: rank 1$')"
 
 [ $failures -eq 0 ] && echo "faults in run_world: all checks passed"
 exit $((failures > 0))

@@ -12,6 +12,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <type_traits>
@@ -76,19 +78,27 @@ int run_over_gloo(const launch& me, Body& body, const world_options& o) {
 }
 #endif
 
-/// Runs `body` on `count` threads; returns the highest exit code of all ranks.
+/// Runs `body` on `count` threads; returns the highest exit code of all ranks. A thread cannot be ended alone:
+/// if a rank fails and another has not ended 5 seconds later, it ends the process with the code of the report.
 template <class Body>
-int run_on_threads(int count, Body& body) {
+int run_on_threads(int count, Body& body, const world_options& o) {
   if (count == 1) {
     self_communicator alone;
     return exit_code_of(body, alone);
   }
   std::atomic<int> worst = exit_codes::done;
-  run_ranks(count, [&](communicator& ranks) {
+  rank_threads threads(count, [&](communicator& ranks) {
     const int code = exit_code_of(body, ranks);
     for (int known = worst; code > known && !worst.compare_exchange_weak(known, code);) {}
   });
-  return worst;
+  const auto failure = threads.first_failure();
+  if (!failure) return worst;
+  const int code = o.report(failure);
+  if (!threads.end_within(std::chrono::seconds(5))) {
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  return code;
 }
 
 inline int ranks_from_environment(const variable_lookup& look_up = [](const char* n) {
@@ -103,7 +113,8 @@ inline int ranks_from_environment(const variable_lookup& look_up = [](const char
 
 /// Calls body(communicator&) on every rank of this process and returns the exit code of the process: what
 /// `body` returns (0 if nothing), or what `report` returns for an exception. Under mpirun the code is the
-/// same on all ranks. Ranks that are threads call `body` concurrently.
+/// same on all ranks. Ranks that are threads call `body` concurrently; where one of them fails and others have
+/// not ended 5 seconds later, the process ends with that code.
 template <class Body>
 int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
   const launch me = launch_from_environment();
@@ -125,7 +136,7 @@ int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
     case transport::threads: break;
   }
   (void)argc, (void)argv;
-  return detail::run_on_threads(o.threads > 0 ? o.threads : detail::ranks_from_environment(), body);
+  return detail::run_on_threads(o.threads > 0 ? o.threads : detail::ranks_from_environment(), body, o);
 } catch (...) {
   return o.report(std::current_exception());
 }

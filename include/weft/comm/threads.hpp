@@ -10,8 +10,9 @@
 // or poll take one by one: progress does not depend on a background thread.
 #pragma once
 
+#include <condition_variable>
+#include <functional>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #include <weft/comm/communicator.hpp>
@@ -54,45 +55,51 @@ namespace detail {
 /// Whether this thread is a rank of run_ranks.
 inline thread_local bool is_rank = false;
 
+/// Threads that are the ranks of a group, and run `body`.
+class rank_threads {
+ public:
+  rank_threads(int n, std::function<void(communicator&)> body);
+  rank_threads(const rank_threads&) = delete;
+  rank_threads& operator=(const rank_threads&) = delete;
+  ~rank_threads() { join(); }
+
+  /// Waits until a rank has failed or all have ended; the first exception, or null.
+  std::exception_ptr first_failure();
+  /// Waits until all have ended, for `limit` at most; whether they have.
+  bool end_within(std::chrono::milliseconds limit);
+  void join() {
+    for (std::thread& t : threads_)
+      if (t.joinable()) t.join();
+  }
+
+ private:
+  void run(const std::shared_ptr<thread_group>& group, int rank);
+  void keep(std::exception_ptr e) {
+    const std::lock_guard lock(mutex_);
+    if (!first_) first_ = std::move(e);
+    changed_.notify_all();
+  }
+
+  std::function<void(communicator&)> body_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr first_;
+  std::size_t ended_ = 0, started_ = 0;
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace detail
 
 /// Runs f(communicator) on `n` ranks, each a thread. When all have ended, rethrows the first exception of any
-/// rank; comm_error if a thread could not be started. Throws usage_error if `n` is less than 1, or if it is
-/// called by a rank, whose threads would wait for each other: use split() for groups of ranks.
+/// rank; comm_error if a thread could not be started. A thread cannot be ended from outside: it waits for a
+/// rank that hangs for as long as that does, while the others have thrown timeout_error (run_world ends the
+/// process then). Throws usage_error if `n` is less than 1, or if it is called by a rank, whose threads would
+/// wait for each other: use split() for groups of ranks.
 template <class F>
 void run_ranks(int n, F f) {
-  if (n < 1) throw usage_error("weft: run_ranks: " + std::to_string(n) + " ranks: expected 1 or more");
-  if (detail::is_rank) throw usage_error("weft: run_ranks: called by a rank; ranks.split() makes groups");
-  auto world = std::make_shared<detail::thread_world>();
-  const auto group = std::make_shared<detail::thread_group>(world, n);
-  std::exception_ptr first;
-  std::mutex guard;
-  const auto keep = [&](std::exception_ptr e) {
-    const std::lock_guard lock(guard);
-    if (!first) first = std::move(e);
-  };
-  const auto rank = [&](int r) {
-    detail::is_rank = true;
-    threads_communicator ranks(group, r);
-    try {
-      f(static_cast<communicator&>(ranks));
-    } catch (...) {
-      keep(std::current_exception());
-    }
-  };
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(n));
-  try {
-    for (int r = 0; r < n; ++r) threads.emplace_back(rank, r);
-  } catch (const std::system_error& e) {
-    const std::string why = "weft: run_ranks: rank " + std::to_string(threads.size()) + " of " +
-                            std::to_string(n) + " could not be started: " + e.what();
-    keep(std::make_exception_ptr(comm_error(why)));
-    const std::lock_guard lock(world->mutex);
-    world->give_up(why);
-  }
-  for (std::thread& t : threads) t.join();
-  if (first) std::rethrow_exception(first);
+  detail::rank_threads threads(n, [&f](communicator& ranks) { f(ranks); });
+  threads.join();
+  if (const auto e = threads.first_failure()) std::rethrow_exception(e);
 }
 
 }  // namespace weft

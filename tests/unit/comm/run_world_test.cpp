@@ -2,6 +2,9 @@
 // One main for all kinds of ranks: how many there are, and what becomes of exit codes and exceptions.
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -77,6 +80,23 @@ TEST_CASE("run_world: an exception of any rank is reported once and becomes an e
     CHECK(code_for(value_error("nan")) == exit_codes::failed);
     CHECK(code_for(std::bad_alloc()) == exit_codes::failed);
   }
+}
+
+TEST_CASE("run_world: a thread that hangs is reported, and the process ends with the code of the report") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    std::string told;
+    run(3, told, [&](communicator& ranks) {
+      if (ranks.rank() == 1) ::sleep(1000);
+      ranks.barrier({.timeout = std::chrono::milliseconds(50)}).wait();
+    });
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == exit_codes::others_failed);
 }
 
 TEST_CASE("run_world: ranks are what the program was started as") {
