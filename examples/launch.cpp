@@ -270,7 +270,8 @@ class supervisor {
   }
   /// Which places a job has lost: those of hosts that do not answer any more, and others.
   void take_note(const job& ended) {
-    int lost = regroups_ ? ended.lost() : std::max(1, ended.lost());
+    // Under mpirun a rank that hangs has no code of its own.
+    int lost = o_.by_mpirun() && !regroups_ ? std::max(1, ended.lost()) : ended.lost();
     hosts_ = reachable(o_.hosts);
     for (const host& h : used_) lost -= is_in(hosts_, h) ? 0 : h.ranks;
     for (; lost > 0; --lost) losses_.push_back(clock::now());

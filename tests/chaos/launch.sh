@@ -134,6 +134,10 @@ for code in 2 1; do
   expect "a supervised job that cannot go on" "$code 2" "$? $(wc -l <ranks)"
 done
 
+new && rank 'exit 3'
+"$launch" -n 4 -r 1 bash rank.sh --checkpoint run 2>log
+expect "no place is lost where no rank failed on its own account" "3 8" "$? $(grep -c '^4 ' ranks)"
+
 new && rank '[ $RANK = 1 ] && exit 1; exit 3'
 "$launch" -n 2 -r 2 bash rank.sh --checkpoint run 2>log
 expect "restarts are bounded" "3 2" "$? $(grep -c "going on" log)"

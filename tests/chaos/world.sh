@@ -23,6 +23,18 @@ run "$launch" -n 3 "$rank" --fault hang
 expect "a rank that hangs: both others say so" 2 "$(count 'not there: rank 1$')"
 run "$launch" -n 4 -r 3 -m 12 "$rank" --fault hang --who 3 --checkpoint none
 expect "a rank that hangs is one place that is lost" "0 4 ranks,3 ranks" "$? $(grep ' ranks$' log | paste -sd,)"
+# What is wrong on every rank is no loss of one.
+GLOO_SOCKET_IFNAME=eth77 run "$launch" -n 3 -r 3 "$rank" --checkpoint none
+expect "an interface that is not there" "2 yes 0" "$? $(grep -q 'cannot use the network interface eth77' log && echo yes) $(count 'going on')"
+python3 -c 'import socket, time
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+time.sleep(1000)' >port &
+holder=$!
+until [ -s port ]; do sleep 0.05; done
+MASTER_PORT=$(cat port) run "$launch" -n 3 -r 3 "$rank" --checkpoint none
+expect "a port that is in use" "2 1 0" "$? $(count 'cannot listen on 127.0.0.1') $(count 'going on')"
+kill $holder
 WEFT_RANKS=3 run "$rank" --fault hang
 expect "a rank that is a thread, and hangs" "3 1" "$? $(count 'not there: rank 1$')"
 

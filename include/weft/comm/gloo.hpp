@@ -17,7 +17,8 @@ namespace weft {
 /// store.
 class gloo_communicator : public communicator {
  public:
-  /// Connects to the other ranks, found through `s`. Throws comm_error or timeout_error.
+  /// Connects to the other ranks, found through `s`. Throws comm_error or timeout_error, and usage_error if
+  /// this machine does not have the network.
   gloo_communicator(std::shared_ptr<store> s, int rank, int size, const gloo_network& network = {},
                     std::chrono::milliseconds limit = default_timeout)
       : group_(world(*s, rank, size, network, limit)) {}

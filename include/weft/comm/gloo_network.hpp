@@ -26,7 +26,7 @@ struct gloo_network {
 
 namespace detail {
 
-/// The numeric address of this machine on the network. Throws comm_error if there is none.
+/// The numeric address of this machine on the network. Throws usage_error if there is none.
 inline std::string address_on(const gloo_network& network) {
   if (network.interface.empty()) return network.address;
   ifaddrs* all = nullptr;
@@ -42,19 +42,19 @@ inline std::string address_on(const gloo_network& network) {
     ::freeifaddrs(all);
   }
   if (!*text)
-    throw comm_error("weft: gloo: cannot use the network interface " + network.interface +
-                     ": it has no address");
+    throw usage_error("weft: gloo: cannot use the network interface " + network.interface +
+                      ": it has no address");
   return text;
 }
 
-/// Creates a device of Gloo for the network. Throws comm_error if it does not exist.
+/// Creates a device of Gloo for the network. Throws usage_error if it does not exist.
 inline std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& network) {
   const blocked_signals blocked{SIGPIPE};  // Gloo and its threads write to closed connections
   const bool by_address = network.interface.empty();
-  const auto refuse = [&](const std::string& why) -> comm_error {
-    return comm_error("weft: gloo: cannot use the network " +
-                      (by_address ? "address " + network.address : "interface " + network.interface) + ": " +
-                      why);
+  const auto refuse = [&](const std::string& why) -> usage_error {
+    return usage_error("weft: gloo: cannot use the network " +
+                       (by_address ? "address " + network.address : "interface " + network.interface) +
+                       ": " + why);
   };
   ::gloo::transport::tcp::attr how;
   if (by_address) {

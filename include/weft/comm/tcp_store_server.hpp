@@ -126,8 +126,8 @@ class store_session : public std::enable_shared_from_this<store_session> {
 /// Serves a store to ranks until it is destroyed.
 class tcp_store_server : private detail::store_host {
  public:
-  /// Port 0 selects a free one; see port(). Throws comm_error if it cannot listen there, usage_error if the
-  /// address can be reached from other machines and there is no token.
+  /// Port 0 selects a free one; see port(). Throws usage_error if it cannot listen there, or if the address
+  /// can be reached from other machines and there is no token.
   tcp_store_server(const std::string& address, int port, std::string with_token,
                    const tcp_store_limits& with = {});
   tcp_store_server(const tcp_store_server&) = delete;

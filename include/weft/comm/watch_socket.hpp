@@ -60,7 +60,7 @@ struct address_list {
   addrinfo* first = nullptr;
 };
 
-/// Listens on a free port of `host`, an address of this machine. Throws comm_error on failure.
+/// Listens on a free port of `host`, an address of this machine. Throws usage_error if it cannot.
 descriptor listen_on(const std::string& host, int& port);
 
 descriptor connect_to(const std::string& host, const std::string& port, std::chrono::milliseconds limit);

@@ -361,9 +361,9 @@ TEST_CASE("an address or an interface that no machine has is an error") {
   };
   CHECK_THROWS_WITH_AS(meet({.address = "no.such.name.invalid"}),
                        doctest::Contains("weft: gloo: cannot use the network address no.such.name.invalid"),
-                       comm_error);
+                       usage_error);
   CHECK_THROWS_WITH_AS(meet({.interface = "eth99"}),
-                       doctest::Contains("weft: gloo: cannot use the network interface eth99"), comm_error);
+                       doctest::Contains("weft: gloo: cannot use the network interface eth99"), usage_error);
 }
 
 int main(int count, char** values) {

@@ -56,7 +56,7 @@ TEST_CASE("who does not know the token is refused, both ways") {
   CHECK_THROWS_WITH_AS(tcp_store("127.0.0.1", 1, "", 50ms),
                        doctest::Contains("nobody answers at 127.0.0.1:1"), timeout_error);
   CHECK_THROWS_WITH_AS(tcp_store_server("127.0.0.1", server.port(), "x"), doctest::Contains("cannot listen"),
-                       comm_error);
+                       usage_error);
 }
 
 TEST_CASE("what was sent to prove the token proves nothing on another connection, or to the other side") {

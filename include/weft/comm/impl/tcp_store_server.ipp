@@ -154,7 +154,7 @@ WEFT_DEFINE void tcp_store_server::listen(const std::string& address, int port) 
   detail::tcp::resolver resolver(io_);
   const auto found = resolver.resolve(address, std::to_string(port), e);
   if (e || found.empty())
-    throw comm_error("weft: store: there is no address " + address + ": " + e.message());
+    throw usage_error("weft: store: there is no address " + address + ": " + e.message());
   const detail::tcp::endpoint at = found.begin()->endpoint();
   if (token.empty() && !at.address().is_loopback())
     throw usage_error("weft: store: listening on " + address +
@@ -164,8 +164,8 @@ WEFT_DEFINE void tcp_store_server::listen(const std::string& address, int port) 
   if (!e) acceptor_.bind(at, e);
   if (!e) acceptor_.listen(boost::asio::socket_base::max_listen_connections, e);
   if (e)
-    throw comm_error("weft: store: cannot listen on " + address + ":" + std::to_string(port) + ": " +
-                     e.message());
+    throw usage_error("weft: store: cannot listen on " + address + ":" + std::to_string(port) + ": " +
+                      e.message());
   port_ = acceptor_.local_endpoint().port();
 }
 

@@ -86,7 +86,7 @@ WEFT_DEFINE descriptor listen_on(const std::string& host, int& port) {
   if (!fd || ::bind(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0 ||
       ::listen(fd.number(), 1024) != 0 ||
       ::getsockname(fd.number(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
-    throw comm_error("weft: cannot listen on " + host + ": " + std::strerror(errno));
+    throw usage_error("weft: cannot listen on " + host + ": " + std::strerror(errno));
   port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
   return fd;
