@@ -35,6 +35,19 @@ until [ -s port ]; do sleep 0.05; done
 MASTER_PORT=$(cat port) run "$launch" -n 3 -r 3 "$rank" --checkpoint none
 expect "a port that is in use" "2 1 0" "$? $(count 'cannot listen on 127.0.0.1') $(count 'going on')"
 kill $holder
+# By hand: what two processes are told contradicts.
+export MASTER_ADDR=127.0.0.1 MASTER_PORT
+by_hand() {  # WORLD_SIZE RANK LOG
+  WORLD_SIZE=$1 RANK=$2 timeout -s KILL 60 "$rank" >"$3" 2>&1 &
+}
+free_port() { MASTER_PORT=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])'); }
+free_port
+by_hand 2 0 log.0
+by_hand 3 1 log.1
+wait
+cat log.0 log.1 >log
+expect "different sizes" 2 "$(count 'WORLD_SIZE is 2 on rank 0 and 3 on rank 1')"
+unset MASTER_PORT MASTER_ADDR
 WEFT_RANKS=3 run "$rank" --fault hang
 expect "a rank that is a thread, and hangs" "3 1" "$? $(count 'not there: rank 1$')"
 

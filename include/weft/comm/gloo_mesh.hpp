@@ -97,6 +97,7 @@ class gloo_mesh : public watched_group {
   /// if there is one already.
   template <class F>
   void at_start(std::chrono::milliseconds limit, F f) {
+    const auto start = std::chrono::steady_clock::now();
     try {
       f();
       const std::lock_guard lock(mutex_);
@@ -106,7 +107,9 @@ class gloo_mesh : public watched_group {
     } catch (const comm_error&) {  // the verdict, or the connection to the store, which rank 0 serves
       watch_->report_lost(0, connecting());
     } catch (const std::exception&) {  // does not say which rank failed
-      watch_->report_late(connecting(), limit);
+      const auto waited = std::chrono::steady_clock::now() - start;
+      watch_->report_late(connecting(),
+                          std::min(limit, std::chrono::duration_cast<std::chrono::milliseconds>(waited)));
     }
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failure_.has_value(); });

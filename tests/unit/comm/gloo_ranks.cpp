@@ -275,6 +275,17 @@ TEST_CASE("rank 0 dies while others use the store that it serves: they name it, 
         }) == 0);
 }
 
+TEST_CASE("a start that fails for a reason that names no rank reports how long it took") {
+  CHECK(failures_on(2, [](int rank, const std::shared_ptr<store>& all) {
+          const auto meet = std::make_shared<before_proofs>(all, [&] {
+            if (rank == 1) throw std::runtime_error("a reason");
+          });
+          const std::string late = failure([&] { gloo_communicator(meet, rank, 2, {}, 30s); });
+          return says(late, "weft: rank 1 waited ", " ms in the start of 2 ranks") &&
+                 !contract::has(late, "waited 30000 ms");
+        }) == 0);
+}
+
 namespace {
 
 /// A store that is lost when it is told so.

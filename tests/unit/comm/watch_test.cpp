@@ -207,11 +207,23 @@ TEST_CASE("ranks that do not come are named by those that do") {
                        comm_error);
 }
 
+TEST_CASE("ranks that were told different sizes say so") {
+  memory_store meet;
+  const char* const why = "weft: WORLD_SIZE is 2 on rank 0 and 3 on rank 1";
+  std::thread first([&] { CHECK_THROWS_WITH_AS(rank_watch(meet, 0, 2, "127.0.0.1", 60s), why, comm_error); });
+  CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 3, "", 60s), why, comm_error);
+  CHECK_THROWS_WITH_AS(rank_watch(meet, 2, 3, "", 60s), "weft: WORLD_SIZE is 2 on rank 0 and 3 on rank 2",
+                       usage_error);
+  first.join();
+}
+
 TEST_CASE("a rank says who it is before it reports, however late it is asked") {
   memory_store meet;
   int port = 0;
   const descriptor door = listen_on("127.0.0.1", port);
-  meet.set("watch", frame_writer().text("127.0.0.1").text(std::to_string(port)).text("secret").take());
+  frame_writer where;
+  where.text("127.0.0.1").text(std::to_string(port)).text("secret").number(2);
+  meet.set("watch", where.take());
   std::thread late([&] {
     CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 2, "", 10ms), "the verdict", timeout_error);
   });

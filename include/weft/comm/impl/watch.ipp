@@ -18,17 +18,25 @@ WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::s
   if (rank == 0) {
     secret_ = drawn_bytes(32);
     server_ = std::make_unique<watch_server>(host, secret_, size);
-    meet.set("watch", frame_writer().text(host).text(std::to_string(server_->port())).text(secret_).take());
+    frame_writer where;
+    where.text(host).text(std::to_string(server_->port())).text(secret_).number(size);
+    meet.set("watch", where.take());
   }
+  std::string disagreement;
   try {
     frame_reader where(meet.get("watch", limit));
     const std::string at = where.text(), port = where.text();
     secret_ = where.text();
+    const auto expected = where.number();
+    if (expected != size)
+      disagreement = joined({"weft: WORLD_SIZE is ", expected, " on rank 0 and ", size, " on rank ", rank});
+    if (rank >= expected) throw usage_error(disagreement);
     socket_ = std::make_unique<frame_socket>(connect_to(at, port, limit));
   } catch (const timeout_error& e) {
     throw timeout_error(std::string("weft: rank 0 is not there: ") + e.what());
   } catch (const comm_error& e) { throw comm_error(std::string("weft: rank 0 is not there: ") + e.what()); }
   thread_ = std::thread([this] { listen(); });
+  if (!disagreement.empty()) give_up(disagreement);
   wait_for_all(limit);
 }
 
