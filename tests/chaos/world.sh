@@ -47,6 +47,12 @@ by_hand 3 1 log.1
 wait
 cat log.0 log.1 >log
 expect "different sizes" 2 "$(count 'WORLD_SIZE is 2 on rank 0 and 3 on rank 1')"
+free_port
+for n in 0 1 2; do by_hand 2 $((n > 0)) log.$n; done
+wait
+cat log.0 log.1 log.2 >log
+expect "a rank twice: the second process says so, and no other has an error" "1 0" \
+  "$(count 'another process of this job is rank 1 already') $(count 'rank 0')"
 unset MASTER_PORT MASTER_ADDR
 WEFT_RANKS=3 run "$rank" --fault hang
 expect "a rank that is a thread, and hangs" "3 1" "$? $(count 'not there: rank 1$')"

@@ -217,6 +217,28 @@ TEST_CASE("ranks that were told different sizes say so") {
   first.join();
 }
 
+TEST_CASE("a process whose rank another process has is refused, at whatever time it comes") {
+  memory_store meet;
+  std::vector<std::unique_ptr<rank_watch>> watches(2);
+  listener groups[2];
+  const auto refuses = [&](int rank) {
+    CHECK_THROWS_WITH_AS(
+        rank_watch(meet, rank, 2, "127.0.0.1", 60s),
+        doctest::Contains(("another process of this job is rank " + std::to_string(rank)).c_str()),
+        usage_error);
+  };
+  std::thread first([&] { watches[0] = std::make_unique<rank_watch>(meet, 0, 2, "127.0.0.1", 60s); });
+  meet.get("watch", 60s);
+  refuses(0);
+  watches[1] = std::make_unique<rank_watch>(meet, 1, 2, "", 60s);
+  first.join();
+  for (const int r : {0, 1}) refuses(r);
+  for (std::size_t r : {0u, 1u}) watches[r]->add(groups[r]);
+  for (const auto& w : watches) CHECK(!w->verdict());  // the others have nothing to do with it
+  for (std::size_t r : {1u, 0u}) watches[r]->remove(groups[r]);
+  for (std::size_t r : {1u, 0u}) watches[r].reset();
+}
+
 TEST_CASE("a rank says who it is before it reports, however late it is asked") {
   memory_store meet;
   int port = 0;

@@ -15,6 +15,8 @@ WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::s
                                    milliseconds limit)
     : rank_(rank), size_(size) {
   if (size == 1) return;
+  if (meet.add("processes of rank " + std::to_string(rank), 1) > 1)
+    refuse<usage_error>({"weft: another process of this job is rank ", rank, " already (RANK)"});
   if (rank == 0) {
     secret_ = drawn_bytes(32);
     server_ = std::make_unique<watch_server>(host, secret_, size);
