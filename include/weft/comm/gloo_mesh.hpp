@@ -18,7 +18,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <weft/base/blocked_signals.hpp>
-#include <weft/base/deadline.hpp>
+#include <weft/base/running_clock.hpp>
 #include <weft/comm/gloo_network.hpp>
 #include <weft/comm/gloo_rendezvous.hpp>
 #include <weft/comm/transfers.hpp>
@@ -164,7 +164,7 @@ class gloo_mesh : public watched_group {
     std::unique_lock lock(mutex_);
     waiting_.push_back(&op);
     const auto over = [&] { return op.over.load(); };
-    if (!changed_.wait_until(lock, deadline_after(limit), over)) {
+    if (!wait_while_running(changed_, lock, limit, over)) {
       const rank_wait w = op.waits_in();
       lock.unlock();
       watch_->report_late(w, limit);

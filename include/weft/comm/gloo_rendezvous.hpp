@@ -4,7 +4,7 @@
 
 #include <gloo/rendezvous/store.h>
 
-#include <weft/base/deadline.hpp>
+#include <weft/base/running_clock.hpp>
 #include <weft/comm/store.hpp>
 #include <weft/comm/watch.hpp>
 
@@ -25,11 +25,11 @@ class gloo_rendezvous : public ::gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
   void wait(const std::vector<std::string>& keys) override {
-    const auto until = deadline_after(limit_);
+    running_clock ran;
     for (std::chrono::milliseconds pause{1}; !of_.check(keys);
-         pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+         pause = std::min(2 * pause, running_clock::between_calls)) {
       if (const auto v = watch_.verdict()) throw_verdict(*v);
-      if (std::chrono::steady_clock::now() > until)
+      if (ran.elapsed() >= limit_)
         return of_.wait(keys, std::chrono::milliseconds(0));  // reports the missing keys
       std::this_thread::sleep_for(pause);
     }

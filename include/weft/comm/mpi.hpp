@@ -20,7 +20,7 @@
 #include <deque>
 #include <thread>
 
-#include <weft/base/deadline.hpp>
+#include <weft/base/running_clock.hpp>
 #include <weft/comm/communicator.hpp>
 #include <weft/comm/mpi_operation.hpp>
 #include <weft/comm/mpi_watch.hpp>
@@ -90,12 +90,12 @@ class mpi_queue : public mpi_watched_group {
     return all;
   }
   void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
-    const auto deadline = deadline_after(limit);
+    running_clock ran;
     waits_ = &op;
     for (int idle = 0; watch_->progress(), !op.over() && !watch_->verdict(); ++idle) {
-      if (idle > 1000) std::this_thread::yield();
-      if (idle % 64 == 0 && std::chrono::steady_clock::now() > deadline)
-        watch_->report_late(wait_of(op), limit);
+      const bool yields = idle > 1000;
+      if (yields) std::this_thread::yield();
+      if ((yields || idle % 64 == 0) && ran.elapsed() >= limit) watch_->report_late(wait_of(op), limit);
     }
     waits_ = nullptr;
   }

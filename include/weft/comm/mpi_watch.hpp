@@ -19,6 +19,7 @@
 #include <thread>
 
 #include <weft/base/deadline.hpp>
+#include <weft/base/running_clock.hpp>
 #include <weft/comm/environment.hpp>
 #include <weft/comm/mpi_link.hpp>
 #include <weft/comm/standing_frames.hpp>
@@ -72,11 +73,11 @@ class mpi_watch {
     std::fill(heard_.begin(), heard_.end(), std::nullopt);
     heard_[static_cast<std::size_t>(rank())] = standing();
     tell_others(mpi_link::kind::where_are_you, {});
-    const auto until = deadline_after(answer_limit);
+    running_clock ran;
     const auto all_have = [&] {
       return std::all_of(heard_.begin(), heard_.end(), [](const auto& s) { return s.has_value(); });
     };
-    while (!verdict_ && !all_have() && clock::now() < until) {
+    while (!verdict_ && !all_have() && ran.elapsed() < answer_limit) {
       progress();
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }

@@ -78,8 +78,8 @@ int run_over_gloo(const launch& me, Body& body, const world_options& o) {
 }
 #endif
 
-/// Runs `body` on `count` threads; returns the highest exit code of all ranks. A thread cannot be ended alone:
-/// if a rank fails and another has not ended 5 seconds later, it ends the process with the code of the report.
+/// Runs `body` on `count` threads; returns the highest exit code of all ranks. A thread cannot be ended
+/// alone: if a rank fails and another has not ended 5 seconds later, the process ends.
 template <class Body>
 int run_on_threads(int count, Body& body, const world_options& o) {
   if (count == 1) {
@@ -113,8 +113,8 @@ inline int ranks_from_environment(const variable_lookup& look_up = [](const char
 
 /// Calls body(communicator&) on every rank of this process and returns the exit code of the process: what
 /// `body` returns (0 if nothing), or what `report` returns for an exception. Under mpirun the code is the
-/// same on all ranks. Ranks that are threads call `body` concurrently; where one of them fails and others have
-/// not ended 5 seconds later, the process ends with that code.
+/// same on all ranks. Ranks that are threads call `body` concurrently; where one of them fails and others
+/// have not ended 5 seconds later, the process ends with that code.
 template <class Body>
 int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
   const launch me = launch_from_environment();

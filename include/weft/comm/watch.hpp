@@ -27,8 +27,8 @@ class rank_watch {
   using milliseconds = std::chrono::milliseconds;
 
   /// Collective: completes when all ranks have connected. `host` is the address of rank 0 on the ranks'
-  /// network. Throws timeout_error, naming the missing ranks, comm_error or usage_error if `size` differs from
-  /// that of rank 0, and usage_error if another process has come as `rank`.
+  /// network. Throws timeout_error, naming the missing ranks, comm_error or usage_error if `size` differs
+  /// from that of rank 0, and usage_error if another process has come as `rank`.
   rank_watch(store& meet, int rank, int size, const std::string& host, milliseconds limit);
   rank_watch(const rank_watch&) = delete;
   rank_watch& operator=(const rank_watch&) = delete;

@@ -275,6 +275,30 @@ TEST_CASE("rank 0 dies while others use the store that it serves: they name it, 
         }) == 0);
 }
 
+TEST_CASE("a job that is stopped as a whole for longer than its time limits, and continues, is not late") {
+  CHECK(failures_on(3, [](int rank, auto store) {
+          if (rank == 2) {  // stops the others while 0 waits for 1, and has them continue
+            const pid_t others[] = {std::stoi(store->get("pid0", 60s)), std::stoi(store->get("pid1", 60s))};
+            store->wait({"naps"}, 60s);
+            std::this_thread::sleep_for(100ms);
+            for (const pid_t p : others) ::kill(p, SIGSTOP);
+            std::this_thread::sleep_for(4s);
+            for (const pid_t p : others) ::kill(p, SIGCONT);
+            return true;
+          }
+          gloo_communicator ranks(store, rank, 2);
+          store->set("pid" + std::to_string(rank), std::to_string(::getpid()));
+          std::vector<float> x(4, 1.0f);
+          if (rank == 1) {
+            store->set("naps", "1");
+            for (int i = 0; i < 50; ++i) std::this_thread::sleep_for(20ms);
+          }
+          const std::string late =
+              failure([&] { ranks.all_reduce(x, reduction::sum, {.timeout = 3s}).wait(); });
+          return says("late: " + late + ".", "late: .") && x[0] == 2.0f;
+        }) == 0);
+}
+
 TEST_CASE("a start that fails for a reason that names no rank reports how long it took") {
   CHECK(failures_on(2, [](int rank, const std::shared_ptr<store>& all) {
           const auto meet = std::make_shared<before_proofs>(all, [&] {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <limits>
 
 #include <weft/comm/self.hpp>
@@ -320,6 +321,32 @@ TEST_CASE("ranks that cannot be are refused") {
   int ran = 0;
   run_ranks(1, [&](communicator&) { ++ran; });  // afterwards as before
   CHECK(ran == 1);
+}
+
+TEST_CASE("a process that is stopped for longer than a time limit, and continues, is not late") {
+  std::fflush(nullptr);
+  for (const bool message : {false, true}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto late = failures(2, [&](communicator& ranks) {
+        const bool waits = ranks.rank() == 0;
+        for (int i = 0; i < 50 && !waits; ++i) std::this_thread::sleep_for(20ms);
+        std::vector<float> x(1);
+        if (!message) ranks.barrier({.timeout = 3s}).wait();
+        else if (waits) ranks.receive(x, 1, 0, {.timeout = 3s}).wait();
+        else ranks.send(x, 0, 0, {.timeout = 3s}).wait();
+      });
+      for (const std::string& text : late) std::fputs(text.c_str(), stderr);
+      ::_exit(late[0].empty() && late[1].empty() ? 0 : 1);
+    }
+    std::this_thread::sleep_for(300ms);
+    ::kill(child, SIGSTOP);
+    std::this_thread::sleep_for(4s);
+    ::kill(child, SIGCONT);
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
 }
 
 #ifndef WEFT_SANITIZED

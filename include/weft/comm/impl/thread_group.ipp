@@ -6,6 +6,7 @@
 
 #include <weft/base/config.hpp>
 #include <weft/base/deadline.hpp>
+#include <weft/base/running_clock.hpp>
 #include <weft/comm/thread_group.hpp>
 
 namespace weft {
@@ -114,8 +115,7 @@ WEFT_DEFINE bool thread_group::help(rendezvous& m, int rank) {
 WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::milliseconds limit) {
   for (int i = 0; i < spins; ++i)
     if (help(m, rank)) return;
-  const auto deadline = deadline_after(limit),
-             sleeps_from = std::min(deadline, std::chrono::steady_clock::now() + awake);
+  const auto sleeps_from = std::min(deadline_after(limit), std::chrono::steady_clock::now() + awake);
   do {  // others often arrive soon: sleeping would take longer
     std::this_thread::yield();
     for (int i = 0; i < spins; ++i)
@@ -126,7 +126,7 @@ WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::millis
     if (help(m, rank)) return;
     std::unique_lock lock(world_->mutex);  // if it was ready, the remaining work has been taken by others
     const sleeper asleep(*world_, in_world(rank), {this, &m, nullptr, -1});
-    const bool woken = world_->changed.wait_until(lock, deadline, [&] {
+    const bool woken = wait_while_running(world_->changed, lock, limit, [&] {
       const rendezvous::stage now = m.at;
       return now == rendezvous::stage::gathering ? world_->aborted != nullptr
                                                  : now != rendezvous::stage::ready || !ready;
@@ -136,11 +136,10 @@ WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::millis
 }
 
 WEFT_DEFINE void thread_group::wait(message& m, bool sends, int rank, std::chrono::milliseconds limit) {
-  const auto deadline = deadline_after(limit);
   std::unique_lock lock(world_->mutex);
   const thread_wait here{this, nullptr, &m, sends ? m.receiver_rank : m.sender_rank};
   const sleeper asleep(*world_, in_world(rank), here);
-  if (world_->changed.wait_until(lock, deadline, [&] { return is_over(m, sends) || world_->aborted; }))
+  if (wait_while_running(world_->changed, lock, limit, [&] { return is_over(m, sends) || world_->aborted; }))
     return;
   world_->give_up<timeout_error>(report_of(here, rank, limit));
 }

@@ -5,7 +5,7 @@
 #include <poll.h>
 
 #include <weft/base/config.hpp>
-#include <weft/base/deadline.hpp>
+#include <weft/base/running_clock.hpp>
 #include <weft/comm/watch.hpp>
 
 namespace weft {
@@ -75,7 +75,7 @@ WEFT_DEFINE void rank_watch::report_lost(int peer, const rank_wait& w) {
 WEFT_DEFINE void rank_watch::wait_for_all(milliseconds limit) {
   std::unique_lock lock(mutex_);
   const auto over = [&] { return all_there_ || verdict_; };
-  if (!changed_.wait_until(lock, deadline_after(limit), over)) {
+  if (!wait_while_running(changed_, lock, limit, over)) {
     lock.unlock();
     rank_wait start{"", rank_wait::connecting, {}, "the start of " + std::to_string(size_) + " ranks"};
     for (int r = 0; r < size_; ++r) start.members.push_back(r);
