@@ -155,6 +155,7 @@ class job {
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     if (const int nothing = ::open("/dev/null", O_RDONLY); nothing > 0) ::dup2(nothing, 0);
+    for (const char* outer : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}) ::unsetenv(outer);
     for (const auto& [name, value] : c.variables) ::setenv(name.c_str(), value.c_str(), 1);
     std::vector<char*> words;
     for (const std::string& w : c.words) words.push_back(const_cast<char*>(w.c_str()));

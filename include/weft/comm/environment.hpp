@@ -42,7 +42,8 @@ int variable_as_int(const variable_lookup& look_up, const char* name, int low, i
 
 /// Reads WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, else the variables of Open MPI, and with either
 /// MASTER_ADDR and MASTER_PORT (under torchrun the next port, as torchrun itself uses that one); without any,
-/// one rank. Throws usage_error, naming the variable, if they are incomplete or not numbers in range.
+/// one rank. Throws usage_error, naming the variable, if they are incomplete or not numbers in range, or if
+/// WORLD_SIZE contradicts mpirun, unless that has started torchrun.
 launch launch_from_environment(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); });
 
 /// Variables that are set and affect other libraries but not weft, for a notice at the start.

@@ -71,6 +71,15 @@ TEST_CASE("launchers: what is missing or no number is named") {
             .find("MASTER_PORT") != std::string::npos);
   CHECK(refused({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT is not set") !=
         std::string::npos);
+  variables both{
+      {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  CHECK(refused(both) ==
+        "weft: WORLD_SIZE=1 contradicts OMPI_COMM_WORLD_SIZE=2: unset WORLD_SIZE and RANK under mpirun");
+  both["TORCHELASTIC_RUN_ID"] = "none";  // mpirun has started one torchrun on each machine
+  CHECK(refused(both) == "");
+  both.erase("TORCHELASTIC_RUN_ID");
+  both["WORLD_SIZE"] = "2";
+  CHECK(refused(both) == "");
 }
 
 TEST_CASE("variables of other libraries that are set are reported") {

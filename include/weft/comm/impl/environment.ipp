@@ -30,6 +30,10 @@ WEFT_DEFINE launch launch_from_environment(const variable_lookup& look_up) {
   if (look_up("RANK") || look_up("WORLD_SIZE")) {
     l.from = launch::launcher::variables;
     l.size = number("WORLD_SIZE", 1, most);
+    const bool by_mpirun = look_up("OMPI_COMM_WORLD_SIZE") && !look_up("TORCHELASTIC_RUN_ID");
+    if (by_mpirun && number("OMPI_COMM_WORLD_SIZE", 1, most) != l.size)
+      throw usage_error("weft: WORLD_SIZE=" + std::to_string(l.size) + " contradicts OMPI_COMM_WORLD_SIZE=" +
+                        look_up("OMPI_COMM_WORLD_SIZE") + ": unset WORLD_SIZE and RANK under mpirun");
     l.rank = number("RANK", 0, l.size - 1);
     l.local_size = look_up("LOCAL_WORLD_SIZE") ? number("LOCAL_WORLD_SIZE", 1, l.size) : l.size;
     l.local_rank = look_up("LOCAL_RANK") ? number("LOCAL_RANK", 0, l.local_size - 1) : 0;
