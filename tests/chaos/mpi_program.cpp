@@ -34,6 +34,7 @@ int train(communicator& ranks, const std::string& what, int victim, const std::s
     std::vector<float> x(1000);
     if (ranks.rank() == victim && i == 100) {
       if (what == "throws") throw io_error("the disk is full");
+      if (what == "loses") throw comm_error("the store is lost");  // which nobody else knows
       if (what == "hangs")
         for (volatile bool forever = true; forever;) {}
     }

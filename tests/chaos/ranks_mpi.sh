@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Ranks under mpirun of which one throws, hangs, is stopped or is killed: the message and the exit code arrive, and the
-# right rank is named. WEFT_CHAOS_ROUNDS says how often, WEFT_CHAOS_FAULTS which of the four.
+# Ranks under mpirun of which one throws, loses a store, hangs, is stopped or is killed: the message and the exit code arrive, and the
+# right rank is named. WEFT_CHAOS_ROUNDS says how often, WEFT_CHAOS_FAULTS which of the five.
 #
 #   tests/chaos/ranks_mpi.sh weft_test_comm_mpi_ranks weft_test_chaos_mpi_program
 set -uo pipefail
@@ -9,7 +9,7 @@ set -uo pipefail
 unit=$1 program=$2
 at=$(mktemp -d)
 trap 'rm -rf "$at"' EXIT
-failures=0 crashes=0 rounds=${WEFT_CHAOS_ROUNDS:-1} faults=${WEFT_CHAOS_FAULTS:-throws hangs stopped killed}
+failures=0 crashes=0 rounds=${WEFT_CHAOS_ROUNDS:-1} faults=${WEFT_CHAOS_FAULTS:-throws loses hangs stopped killed}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 fail() {
@@ -51,6 +51,7 @@ named() {
   blamed=$(grep -a "not there" "$at/out")
   case $1 in
     throws) [ $code -eq 2 ] && grep -qa "program: the disk is full" "$at/out" && [ "$(grep -ca "program: weft: rank $2 gave up: the disk is full" "$at/out")" -eq 2 ] ;;
+    loses) [ $code -eq 3 ] && [ "$(grep -ca "program: weft: rank $2 gave up: the store is lost" "$at/out")" -eq 2 ] ;;
     hangs | stopped) [ $code -eq 3 ] && [ -n "$blamed" ] && ! grep -qva "not there: rank $2, which does not answer" <<<"$blamed" ;;
     killed) [ $code -eq 137 ] && tr '\n' ' ' <"$at/out" | grep -qa "process rank $2 with PID [0-9]* on [^.]* signal 9" ;;
   esac

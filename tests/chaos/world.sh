@@ -23,6 +23,19 @@ run "$launch" -n 3 "$rank" --fault hang
 expect "a rank that hangs: both others say so" 2 "$(count 'not there: rank 1$')"
 run "$launch" -n 4 -r 3 -m 12 "$rank" --fault hang --who 3 --checkpoint none
 expect "a rank that hangs is one place that is lost" "0 4 ranks,3 ranks" "$? $(grep ' ranks$' log | paste -sd,)"
+# What a rank throws is told to the others, whatever it is.
+run "$launch" -n 3 "$rank" --fault comm_error
+expect "an error of communication of its own" "3 1 2" "$? $(count '^my own failure') $(count 'rank 1 gave up: my own failure')"
+run "$launch" -n 3 "$rank" --fault int
+expect "an exception of another type" "1 1 2" "$? $(count '^an exception') $(count 'rank 1 gave up: an exception')"
+for n in 0 3; do  # threads, and processes
+  if [ $n = 0 ]; then WEFT_RANKS=3 run "$rank" --fault return; else run "$launch" -n 3 "$rank" --fault return; fi
+  expect "the code of a rank that ends early: $n" 7 $?
+done
+RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=2 run "$rank"
+expect "variables that contradict each other" "2 1" "$? $(count 'WORLD_SIZE=1 contradicts OMPI_COMM_WORLD_SIZE=2')"
+OMPI_COMM_WORLD_SIZE=1 run "$launch" -n 2 "$rank"
+expect "launch under mpirun" 0 $?
 # What is wrong on every rank is no loss of one.
 GLOO_SOCKET_IFNAME=eth77 run "$launch" -n 3 -r 3 "$rank" --checkpoint none
 expect "an interface that is not there" "2 yes 0" "$? $(grep -q 'cannot use the network interface eth77' log && echo yes) $(count 'going on')"

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <limits>
 #include <stdexcept>
@@ -142,6 +143,15 @@ namespace detail {
   std::string message;
   for (const message_part& p : parts) p.append_to(message);
   return message;
+}
+
+/// The message of an exception.
+inline std::string reason_of(const std::exception_ptr& what) {
+  try {
+    std::rethrow_exception(what);
+  } catch (const std::exception& e) { return e.what(); } catch (...) {
+    return "an exception of an unknown type";
+  }
 }
 }  // namespace detail
 

@@ -33,14 +33,9 @@ int run_under_mpirun(int& count, char**& values, Body body, Report report) {
   try {
     code = body(static_cast<communicator&>(*ranks));
     good = true;
-  } catch (const comm_error&) {
-    code = report(std::current_exception());
-  } catch (const std::exception& e) {
-    code = report(std::current_exception());
-    ranks->abort(e.what());
   } catch (...) {
     code = report(std::current_exception());
-    ranks->abort("an exception");
+    ranks->abort(detail::reason_of(std::current_exception()));  // without effect if the others know
   }
   std::fflush(nullptr);
   const std::chrono::milliseconds limit = good ? std::chrono::hours(24 * 365) : std::chrono::seconds(2);

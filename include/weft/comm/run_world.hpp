@@ -69,17 +69,17 @@ int run_over_gloo(const launch& me, Body& body, const world_options& o) {
   gloo_world world(me, o.timeout);
   try {
     return exit_code_of(body, world.ranks());
-  } catch (const comm_error&) {  // the others know
-    return o.report(std::current_exception());  // before the world ends, which waits for other ranks
-  } catch (const std::exception& e) {
-    world.ranks().abort(e.what());
-    return o.report(std::current_exception());
+  } catch (...) {
+    const int code = o.report(std::current_exception());  // before the world ends, which waits for others
+    world.ranks().abort(reason_of(std::current_exception()));  // without effect if they know
+    return code;
   }
 }
 #endif
 
-/// Runs `body` on `count` threads; returns the highest exit code of all ranks. A thread cannot be ended
-/// alone: if a rank fails and another has not ended 5 seconds later, the process ends.
+/// Runs `body` on `count` threads; returns the highest exit code of all ranks, or of the report of the first
+/// exception: a rank that returns early makes others throw. A thread cannot be ended alone: if a rank fails
+/// and another has not ended 5 seconds later, the process ends.
 template <class Body>
 int run_on_threads(int count, Body& body, const world_options& o) {
   if (count == 1) {
@@ -93,8 +93,10 @@ int run_on_threads(int count, Body& body, const world_options& o) {
   });
   const auto failure = threads.first_failure();
   if (!failure) return worst;
-  const int code = o.report(failure);
-  if (!threads.end_within(std::chrono::seconds(5))) {
+  const int told = o.report(failure);
+  const bool all_ended = threads.end_within(std::chrono::seconds(5));
+  const int code = told == exit_codes::others_failed && worst != exit_codes::done ? worst.load() : told;
+  if (!all_ended) {
     std::fflush(nullptr);
     std::_Exit(code);
   }

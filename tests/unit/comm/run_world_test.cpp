@@ -82,6 +82,16 @@ TEST_CASE("run_world: an exception of any rank is reported once and becomes an e
   }
 }
 
+TEST_CASE("run_world: the code of a rank that ends early, not that of those who miss it") {
+  std::string told;
+  CHECK(run(3, told, [&](communicator& ranks) {
+          if (ranks.rank() == 1) return 7;
+          ranks.barrier().wait();
+          return 0;
+        }) == 7);
+  CHECK(told.find("rank 1 is gone") != std::string::npos);
+}
+
 TEST_CASE("run_world: a thread that hangs is reported, and the process ends with the code of the report") {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -20,8 +20,8 @@ WEFT_DEFINE int report_failure(const std::exception_ptr& what) {
     return say(e.what(), exit_codes::others_failed);
   } catch (const std::bad_alloc&) {
     return say("the host has no more memory", exit_codes::failed);
-  } catch (const std::exception& e) { return say(e.what(), exit_codes::failed); } catch (...) {
-    return say("an exception of an unknown type", exit_codes::failed);
+  } catch (...) {
+    return say(detail::reason_of(what).c_str(), exit_codes::failed);
   }
 }
 
