@@ -11,7 +11,9 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <weft/nn/mixture_of_experts.hpp>
@@ -57,29 +59,53 @@ class expert_group final : public runtime::expert_ranks {
   std::chrono::milliseconds timeout_;
 };
 
-/// Finds the parameters of experts in a walk over a model.
+/// Finds the parameters of experts in a walk over a model. Throws usage_error for one that is also read where
+/// its rank alone does not compute, in an expert of another rank or outside of experts.
 class expert_finder {
  public:
   explicit expert_finder(int ranks) : ranks_(ranks) {}
 
   template <index_t C, class Expert, bool Renormalise>
   void enter(const mixture_of_experts<C, Expert, Renormalise>& m) {
+    if (next_ < owners_.size()) return;  // inside of an expert
+    owners_.assign(parameters_of(m.router).size(), every_rank);
+    next_ = 0;
     const auto experts = static_cast<index_t>(m.experts.size());
     for (int r = 0; r < ranks_; ++r) {
       const index_t first = first_of_part(experts, ranks_, r), count = count_of_part(experts, ranks_, r);
       for (index_t e = first; e < first + count; ++e)
-        for (const state_ptr& p : parameters_of(m.experts[static_cast<std::size_t>(e)]))
-          found_.push_back({p, r});
+        owners_.resize(owners_.size() + parameters_of(m.experts[static_cast<std::size_t>(e)]).size(), r);
     }
   }
-  template <class Path, class Tensor>
-  void operator()(const Path&, const Tensor&) {}
+  template <class Tensor>
+  void operator()(const weft::detail::named_path& path, const Tensor& t) {
+    add(path.text, t.state(), next_ < owners_.size() ? owners_[next_++] : every_rank);
+  }
 
   /// The parameters of all experts, and the rank that has each.
   const std::vector<expert_division::place>& found() const { return found_; }
 
  private:
+  struct reader {
+    std::string path;
+    int rank;
+    std::string text() const {
+      return path + (rank == every_rank ? " (on every rank)" : " (on rank " + std::to_string(rank) + ")");
+    }
+  };
+  void add(const std::string& path, const state_ptr& p, int rank) {
+    const auto [first, is_new] = readers_.try_emplace(p.get(), reader{path, rank});
+    if (is_new && rank != every_rank) found_.push_back({p, rank});
+    if (ranks_ > 1 && first->second.rank != rank)
+      refuse<usage_error>({"weft: bind: ", first->second.text(), " and ", reader{path, rank}.text(),
+                           " are one parameter: with the axis ep an expert shares parameters with experts "
+                           "of its rank alone; give one of them a parameter of its own"});
+  }
+
   int ranks_;
+  std::vector<int> owners_;  // of the parameters of the mixture that the walk has entered, in its order
+  std::size_t next_ = 0;
+  std::map<const tensor_state*, reader> readers_;  // the first of each parameter
   std::vector<expert_division::place> found_;
 };
 
@@ -96,7 +122,7 @@ struct ep {
                                            std::chrono::milliseconds timeout) {
     const auto along = [&](mesh_axis a) { return group_along(ranks, sizes, a, a, {}, true); };
     parallel::expert_finder finder(sizes.ep);
-    detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, finder);
+    detail::walk<detail::tensors_of::parameters>(model, detail::named_path{}, finder);
     parallel::expert_division all{finder.found(), along(mesh_axis::ep), along(mesh_axis::fsdp),
                                   along(mesh_axis::dp)};
     if (sizes.ep > 1)
@@ -111,7 +137,7 @@ struct ep {
 /// have the same experts divide their rows along it, and all other parameters are divided among the ranks of
 /// fsdp and ep together. Parameters are those of rank 0. Reading the elements of an expert that another rank
 /// has throws value_error; `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply
-/// to the number of ranks.
+/// to the number of ranks, or an expert shares a parameter with another rank's or with another module.
 template <class Plan, class Model, class Optimizer>
   requires(divides_experts<Plan> && !divides_layers<Plan> && !divides_context<Plan> &&
            !Plan::strategy_type::has(mesh_axis::pp))

@@ -374,6 +374,77 @@ TEST_CASE("options that do not go with the axis are refused") {
   });
 }
 
+namespace {
+
+using tied_expert = feed_forward<C, 6>;
+struct tied_net {
+  linear<3, C> in;
+  mixture_of_experts<C, tied_expert> first, second;
+  tied_expert dense;
+
+  static tied_net create() {
+    const auto mixture = [] {
+      return mixture_of_experts<C, tied_expert>::create(C, 4, {}, [] { return tied_expert(); });
+    };
+    return {{}, mixture(), mixture(), {}};
+  }
+  auto loss(expression auto x) const { return mean(square(dense(second(first(in(x)))))); }
+};
+/// The losses of steps, or the text of the error of bind.
+template <class Plan>
+std::pair<std::vector<double>, std::string> trained_with(void (*tie)(tied_net&), int ranks) {
+  std::pair<std::vector<double>, std::string> o;
+  run_ranks(ranks, [&](communicator& all) {
+    tied_net model = tied_net::create();
+    initialize(model, 3);
+    tie(model);
+    sgd optimizer{.lr = 0.1};
+    const auto steps = [&](auto run) {
+      std::vector<double> losses;
+      for (int s = 0; s < 3; ++s)
+        losses.push_back(run.step(4 / all.size(), [&](index_t j) {
+                              return model.loss(batch(run.micro_batch(j, 4 / all.size())));
+                            }).loss);
+      return losses;
+    };
+    std::string refused;
+    std::vector<double> losses;
+    try {
+      losses = steps(bind<Plan>(model, optimizer, all, mesh_sizes{.ep = all.size()}));
+    } catch (const usage_error& e) {
+      refused = e.what();
+    }
+    if (all.rank() == all.size() - 1) o = {losses, refused};
+  });
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("an expert may share parameters with experts of its rank, and with nothing else") {
+  for (void (*tie)(tied_net&) : {+[](tied_net& n) { n.second = n.first; },
+                                 +[](tied_net& n) { n.first.experts[0].in = n.first.experts[1].in; },
+                                 +[](tied_net& n) { n.second.experts[3].in = n.first.experts[2].in; }}) {
+    const auto one = trained_with<plan>(tie, 1), two = trained_with<sharded_plan>(tie, 2);
+    CHECK(two.second == "");
+    check_near(two.first, one.first, 1e-5);
+  }
+  const auto refused = [](void (*tie)(tied_net&), const char* why) {
+    CHECK(trained_with<plan>(tie, 1).second == "");
+    const std::string error = trained_with<plan>(tie, 2).second;
+    CAPTURE(error);
+    CHECK(error.find(std::string("weft: bind: ") + why + " are one parameter") != std::string::npos);
+  };
+  refused([](tied_net& n) { n.first.experts[3] = n.first.experts[0]; },
+          "first.experts.0.in.weight (on rank 0) and first.experts.3.in.weight (on rank 1)");
+  refused([](tied_net& n) { n.second.experts[0].out = n.first.experts[3].out; },
+          "first.experts.3.out.weight (on rank 1) and second.experts.0.out.weight (on rank 0)");
+  refused([](tied_net& n) { n.dense = n.first.experts[0]; },
+          "first.experts.0.in.weight (on rank 0) and dense.in.weight (on every rank)");
+  refused([](tied_net& n) { n.dense.out = n.second.experts[3].out; },
+          "second.experts.3.out.weight (on rank 1) and dense.out.weight (on every rank)");
+}
+
 TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
   std::vector<std::vector<float>> of[2];
   run_ranks(1, [&](communicator& ranks) {
