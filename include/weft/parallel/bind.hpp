@@ -73,6 +73,7 @@ class bound_run : public Context {
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
     check_optimizer();
+    Context::begin_together(micro_batches);
     if (o.graph && this->where()->records()) return recorded_step(micro_batches, loss, o);
     const auto before = this->communicated();
     tensor_list losses;

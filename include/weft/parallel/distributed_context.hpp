@@ -204,6 +204,9 @@ class distributed_context : public context {
     distributed_context& run_;
   };
   void begin_passes();
+  /// Throws comm_error, on all of them, unless the ranks that wait for each other inside of a micro-batch,
+  /// those along tp, cp and ep, begin a step of as many micro-batches. Collective among them.
+  void begin_together(index_t micro_batches) const;
   /// What join() has said so far was for the passes that have begun.
   void note_joins() { joins_of_passes_ = joins_.size(); }
 

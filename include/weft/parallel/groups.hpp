@@ -21,6 +21,12 @@ inline std::string of_run(std::int64_t run, const std::string& label) {
   return run > 0 ? label + " (run " + std::to_string(run) + ")" : label;
 }
 
+/// The label of the barrier with which ranks that wait for each other inside of a micro-batch begin a step:
+/// another one for each number of micro-batches.
+inline std::string step_label(index_t micro_batches) {
+  return "a step of " + std::to_string(micro_batches) + " micro-batches";
+}
+
 /// The groups of ranks that share one copy of the parameters and that hold equal shards of different copies.
 class rank_groups {
  public:

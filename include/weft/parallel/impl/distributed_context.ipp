@@ -173,6 +173,12 @@ WEFT_DEFINE void distributed_context::begin_passes() {
   in_passes_ = true;
 }
 
+WEFT_DEFINE void distributed_context::begin_together(index_t micro_batches) const {
+  for (communicator* c : {groups().layers(), context_ ? &context_->ranks() : nullptr,
+                          experts_divided_.among.get()})
+    if (c && c->size() > 1) c->barrier(control(parallel::step_label(micro_batches))).wait();
+}
+
 WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches, index_t passes) {
   communicator& data = groups().data();
   if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;

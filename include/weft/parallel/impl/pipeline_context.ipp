@@ -93,7 +93,7 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   // Ranks with different numbers would wait for messages of each other: the labels are compared first.
   communicator& all = ranks();
   statements.set_ranks_of_stage({data_.get(), layers_.get(), stages_->size() == 1 ? &all : nullptr});
-  all.barrier(control("a step of " + std::to_string(micro_batches) + " micro-batches")).wait();
+  all.barrier(control(parallel::step_label(micro_batches))).wait();
   use_schedule(micro_batches);
   if (!schedule_.flush) parallel::refuse_without_flush(options(), o.clip, scales_loss());
   parallel::pipeline_step of_step(*this, statements, schedule_);
