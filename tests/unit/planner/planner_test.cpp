@@ -101,6 +101,10 @@ void same_as_used(const candidate& m, bool exact = true) {
   REQUIRE(f.refused == "");
   // The first of each stage stands for ranks that may have fewer rows, or other positions.
   for (const step_trace& trace : traces) CHECK(trace.peak_bytes <= f.peak_bytes + f.peak_bytes / 256);
+  std::vector<step_trace> firsts;
+  for (int r = 0; r < n; r += m.sizes.stride(mesh_axis::pp))
+    firsts.push_back(traces[static_cast<std::size_t>(r)]);
+  CHECK(f.seconds == simulate(machine(n), firsts).seconds);
   CHECK(f.seconds <= t.seconds * (1 + 1e-9));
   CHECK(f.seconds >= 0.9 * t.seconds);
 }
