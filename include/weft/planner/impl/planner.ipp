@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include <weft/base/config.hpp>
@@ -78,13 +79,17 @@ WEFT_DEFINE forecast forecast_of(const cluster& c, const candidate& way, const t
 
 WEFT_DEFINE std::vector<forecast> plan(const cluster& c, std::span<const candidate> all,
                                        const traced_job& job) {
-  std::vector<forecast> found;
-  for (const candidate& way : all) found.push_back(forecast_of(c, way, job));
   const auto rank_of = [](const forecast& f) {
     return std::tuple(!f.refused.empty(), !f.fits, f.fits ? f.seconds : static_cast<double>(f.peak_bytes));
   };
-  std::stable_sort(found.begin(), found.end(),
-                   [&](const forecast& a, const forecast& b) { return rank_of(a) < rank_of(b); });
+  std::multimap<std::tuple<bool, bool, double>, forecast> sorted;  // equal ones in the order of `all`
+  for (const candidate& way : all) {
+    forecast f = forecast_of(c, way, job);
+    const auto rank = rank_of(f);
+    sorted.emplace(rank, std::move(f));
+  }
+  std::vector<forecast> found;
+  for (auto& [rank, f] : sorted) found.push_back(std::move(f));
   return found;
 }
 
