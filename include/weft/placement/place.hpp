@@ -16,11 +16,19 @@ namespace weft::graph {
 
 namespace detail {
 /// Whether a leaf may be an activation [batch, positions, ...]: a variable, or in a graph without gradients,
-/// in which values between programs are no variables, any floating tensor that is no parameter.
+/// in which values between programs are no variables, any floating tensor of order 3 that is no parameter. An
+/// image has order 4.
 constexpr bool is_activation(const compute_graph& g, const node& n) {
   if (n.op != &info_of<op::leaf> || n.result.extents.order < 3) return false;
-  if (g.outputs.size() == 1) return n.role != leaf_role::parameter && is_floating(n.result.type);
-  return n.role == leaf_role::variable;
+  if (g.outputs.size() > 1) return n.role == leaf_role::variable;
+  return n.result.extents.order == 3 && n.role != leaf_role::parameter && is_floating(n.result.type);
+}
+/// Whether a node looks up tokens [batch, positions]. Square ones may be differences of positions.
+constexpr bool looks_up_tokens(const compute_graph& g, const node& n) {
+  if (n.op != &info_of<op::index_select>) return false;
+  const node& index = g[n.operand[1]];
+  const shape& s = index.result.extents;
+  return index.op == &info_of<op::leaf> && s.order == 2 && g.dims.canonical(s[0]) != g.dims.canonical(s[1]);
 }
 }  // namespace detail
 
@@ -38,13 +46,27 @@ constexpr sequence<placement> leaf_placements(const compute_graph& g, const stre
   return all;
 }
 
-/// The extents of the stream in `g`: those of the first activation [batch, positions, ...], or of the result.
+/// The extents of the stream in `g`: those of the first activation [batch, positions, ...]; of the result; of
+/// queries, or of tokens, where a program is a whole model. Without gradients activations come last, as data
+/// may look like them.
 constexpr stream_extents stream_of(const compute_graph& g) {
-  for (const node& n : g.nodes)
-    if (detail::is_activation(g, n))
-      return {g.dims.canonical(n.result.extents[0]), g.dims.canonical(n.result.extents[1])};
-  const shape& s = g[g.outputs[0]].result.extents;
-  return s.order >= 3 ? stream_extents{g.dims.canonical(s[0]), g.dims.canonical(s[1])} : stream_extents{};
+  const auto extents = [&](const shape& s) {
+    return stream_extents{g.dims.canonical(s[0]), g.dims.canonical(s[1])};
+  };
+  const auto first = [&](auto holds) {
+    int i = 0;
+    while (i < g.size() && !holds(g[i])) ++i;
+    return i;
+  };
+  const int size = g.size(), activation = first([&](const node& n) { return detail::is_activation(g, n); });
+  if (g.outputs.size() > 1 && activation < size) return extents(g[activation].result.extents);
+  const shape& result = g[g.outputs[0]].result.extents;
+  if (result.order == 3 || (result.order > 3 && g.outputs.size() > 1)) return extents(result);
+  const int attends = first([](const node& n) { return n.op == &info_of<op::attention>; });
+  if (attends < size) return extents(g[g[attends].operand[0]].result.extents);
+  const int looks_up = first([&](const node& n) { return detail::looks_up_tokens(g, n); });
+  if (looks_up < size) return extents(g[g[looks_up].operand[1]].result.extents);
+  return activation < size ? extents(g[activation].result.extents) : stream_extents{};
 }
 
 /// `g`, a graph in which all ops are expanded, or such a joint graph of forward and backward, as one rank

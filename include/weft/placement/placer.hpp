@@ -3,9 +3,9 @@
 //
 // The graph of forward and backward is placed as one: collectives follow from where placements change and are
 // not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the
-// walk starts again there. Whole values beside divided ones are cut: in backward always, in forward only
-// parameters, data and rows of tables, since another value computed whole there is a layer that someone
-// forgot to divide.
+// walk starts again there. Whole values beside divided ones are cut: in backward and in the stream always, in
+// forward otherwise only parameters, data and rows of tables, since another value computed whole there is a
+// layer that someone forgot to divide.
 #pragma once
 
 #include <weft/placement/finding.hpp>
@@ -194,8 +194,19 @@ class placer {
 
   constexpr placement reshape(int i, sequence<placement>& p) {
     placement q;
-    if (reshaped_placement(dims, extents(g_[i].operand[0]), extents(i)).follow(p[0], q)) return q;
+    const bool follows = reshaped_placement(dims, extents(g_[i].operand[0]), extents(i)).follow(p[0], q);
+    if (follows && !splits_positions(i, p[0], q)) return q;
     return gathered(i, p, mistake::lost_in_view);
+  }
+
+  /// Whether a reshape splits positions, which need not divide evenly, as heads must: rows of an image cannot
+  /// be divided instead.
+  constexpr bool splits_positions(int i, const placement& p, const placement& q) {
+    const shape &from = extents(g_[i].operand[0]), &to = extents(i);
+    if (to.order <= from.order || p.unit != 1 || !in_stream(g_[i].operand[0], p)) return false;
+    for (int d = 0; d < from.order; ++d)
+      if (d != p.dim && same(from[d], from[p.dim])) return false;  // it may be channels that are divided
+    return !same(dims.divide(from[p.dim], p.groups), dims.divide(to[q.dim], q.groups));
   }
 
   /// A slice, pad, concat or flip of the divided dim: only whole groups stay divided.
@@ -242,7 +253,7 @@ class placer {
       return by_shared_dims(i, p);
     }
     if (from < 0) return as_wanted(i, p, all);
-    return cut_others(i, p, all[chosen], p[from]);
+    return cut_others(i, p, all[chosen], p[from], in_stream(n.operand[from], p[from]));
   }
 
   /// Whether operands `a` and `b` of `i` can be divided as they are. Native ops may have operands of which
@@ -254,8 +265,10 @@ class placer {
     return g_[i].op->kind == op::op_kind::native && (x == y || x < 0 || y < 0);
   }
 
-  /// Cuts whole operands along the divided index; returns the placement of the result.
-  constexpr placement cut_others(int i, sequence<placement>& p, const shared_dim& d, const placement& to) {
+  /// Cuts whole operands along the divided index; returns the placement of the result. `of_stream`: what is
+  /// divided is the stream, beside which whatever has been computed whole is cut.
+  constexpr placement cut_others(int i, sequence<placement>& p, const shared_dim& d, const placement& to,
+                                 bool of_stream = false) {
     const node& n = g_[i];
     const bool tops = n.op == &info_of<op::reduce_max>, least = n.op == &info_of<op::reduce_min>;
     const bool rows_in_groups = n.op == &info_of<op::index_select> && to.groups != 1;
@@ -266,8 +279,10 @@ class placer {
     for (int k = 0; k < n.operands; ++k) {
       if (d.operand[k] < 0 || p[k].is_divided()) continue;
       if (i < seed_ && n.op->kind == op::op_kind::contraction && d.result[0] < 0)
-        return wrong(i, mistake::contracted_with_whole, p[0], p[1]);
-      if (i < seed_ && !is_given(n.operand[k])) return wrong(i, mistake::computed_whole, p[k], to);
+        return of_stream ? gathered(i, p, mistake::contracted_with_whole)
+                         : wrong(i, mistake::contracted_with_whole, p[0], p[1]);
+      if (i < seed_ && !of_stream && !is_given(n.operand[k]))
+        return wrong(i, mistake::computed_whole, p[k], to);
       p[k] = divided_like(to, d.operand[k], to.unit);
     }
     if (d.result[0] < 0) return {tops ? placed::maximum : placed::sum};

@@ -79,6 +79,14 @@ struct gated {
     });
   }
 };
+/// Mixes positions by a matrix that is not divided, as an MLP-Mixer.
+struct mixer {
+  gated after;
+  weight<T, T, divided::nowhere> mix;
+  auto operator()(expression auto x) const {
+    return after(let(x, [this](auto h) { return h + transpose(matmul(transpose(tanh(h)), mix)); }));
+  }
+};
 struct lstm_step {
   weight<5, 28, divided::columns<4>> wx;
   weight<7, 28, divided::columns<4>> wh;
@@ -193,6 +201,7 @@ TEST_CASE("the ends of a model, and layers of a user's own") {
     check_values<head_of>(in_stream);
     check_values<of<const apart&, var<B, T, C>>>(in_stream);
     check_values<of<const gated&, var<B, T, C>>>(in_stream);
+    check_values<of<const mixer&, var<B, T, C>>>(in_stream);
   }
   check_values<of<const lstm_step&, var<3, 5>, var<3, 7>>>(false);
 }
