@@ -58,7 +58,8 @@ class bound_run : public Context {
   using Context::step;
   /// Executes a whole training step under any strategy: evaluates loss(j), a scalar expression, for the
   /// micro-batches j = 0, 1, ..., m - 1 of this rank, runs a backward pass for each, and updates the
-  /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m.
+  /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m,
+  /// which those along tp, cp and ep compare first.
   /// `loss` is called once for each j, in order. Random numbers of a micro-batch depend only on `seed`, the
   /// optimizer's `steps`, micro_batch(j, m), and the rank along cp. Sends one message more than a loop
   /// written by hand, for the mean loss. With `o.graph`, a device that records executes steps whose losses
