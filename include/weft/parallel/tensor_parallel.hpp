@@ -49,7 +49,9 @@ consteval placement placement_of() {
 }
 
 /// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`,
-/// including what backward gathers again. All extents must be static; E must have no boundaries.
+/// including what backward gathers again. Operands are counted in the placement in which E reads them: with
+/// activations::by_positions those of a block are divided already, and the gradient of a whole one is sent
+/// besides. All extents must be static; E must have no boundaries.
 template <expression E, class Plan>
 consteval index_t sent(index_t ranks) {
   static_assert(!Plan::strategy_type::has(mesh_axis::cp),
