@@ -16,6 +16,7 @@
 #include <weft/parallel/ring_attention.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/placement/context_graph.hpp>
+#include <weft/placement/positions.hpp>
 
 namespace weft {
 
@@ -57,6 +58,8 @@ struct context_programs : Options {
     (void)sizeof(masked_positions_law<!detail::contains_op<op::masked_attention, E>>);
   }
   template <class Source>
+  using positions = graph::position_graph<Source>;
+  template <class Source>
   using divided = context_graph<runtime::divided_source<Source, Options>, Kind::pass>;
 };
 
@@ -84,7 +87,7 @@ class context_part {
   }
   /// The number in the sequence of each position, [count()], for look-ups; on the device of the run.
   tensor<std::int32_t, extents<dyn>> positions() const {
-    return from(extents<dyn>{count()}, division_.positions(rank_), copies_->where());
+    return marked(from(extents<dyn>{count()}, division_.positions(rank_), copies_->where()), 0);
   }
   /// These positions of x [batch, positions, ...], of which every rank passes all. A copy. Throws shape_error
   /// if x has another number of positions.
@@ -95,11 +98,19 @@ class context_part {
       refuse<shape_error>({"weft: context: a tensor of shape ", x.state()->extents, " has not the ",
                            division_.length(), " positions of the sequence"});
     const parallel::position_range a = division_.early(rank_), b = division_.late(rank_);
-    return eval(concat<1>(slice<1>(x, a.first, a.first + a.count), slice<1>(x, b.first, b.first + b.count)),
-                *copies_);
+    return marked(
+        eval(concat<1>(slice<1>(x, a.first, a.first + a.count), slice<1>(x, b.first, b.first + b.count)),
+             *copies_),
+        1);
   }
 
  private:
+  template <class T>
+  T marked(T x, int dim) const {
+    if (division_.ranks() > 1) x.state()->positions = static_cast<positions_dim>(dim);
+    return x;
+  }
+
   parallel::context_division division_;
   int rank_;
   std::shared_ptr<context> copies_;

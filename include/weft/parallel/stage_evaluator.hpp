@@ -42,8 +42,10 @@ struct stage_events {
 namespace detail {
 /// A value like `t` that another stage computes: it has extents, a placement and no memory.
 std::shared_ptr<tensor_state> absent_value(const tensor_state& t);
-/// The value that a program would compute from these operands, without memory.
+/// The value that a program, whose positions are `positions`, would compute from these operands, without
+/// memory.
 std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
+                                            runtime::positions_function positions,
                                             const runtime::operands& o);
 [[noreturn, gnu::cold]] void refuse_absent(const tensor_state& value, index_t blocks);
 }  // namespace detail
@@ -78,7 +80,8 @@ class stage_evaluator {
       return inner_.eval_program(e);
     }
     context_.next_random();  // as if it had been executed
-    return absent<result>(detail::absent_result(context_, plan, o));
+    return absent<result>(
+        detail::absent_result(context_, plan, Inner::template program_of<E>::positions, o));
   }
 
   template <class X, class Labels, class F>
@@ -117,7 +120,11 @@ class stage_evaluator {
   /// Called before each block with its operand.
   template <class X>
   void before_block(X& x) {
-    if (blocks_ == mine_.first && mine_.first > 0 && events_.enter) x = X(events_.enter(*x.state()));
+    if (blocks_ == mine_.first && mine_.first > 0 && events_.enter) {
+      const positions_dim positions = x.state()->positions;
+      x = X(events_.enter(*x.state()));
+      x.state()->positions = positions;
+    }
     if (blocks_ == mine_.last && mine_.last > mine_.first) {
       if (events_.leave) events_.leave(x.state());
       x = absent<X>(detail::absent_value(*x.state()));

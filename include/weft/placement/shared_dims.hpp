@@ -28,15 +28,16 @@ struct shared_dim {
 
 namespace detail {
 
-/// Reads `divides` for the operands of a node.
+/// Reads `divides` for operands of these numbers of dims and the attributes `at`.
 class divides_reader {
  public:
-  constexpr divides_reader(const compute_graph& g, int node) : g_(g), node_(g[node]) {}
+  constexpr divides_reader(const char* divides, const attributes& at, const sequence<int>& orders)
+      : divides_(divides), at_(at), orders_(orders) {}
 
   constexpr sequence<shared_dim> read() {
     int tensor = 0;
     bool results = false;
-    for (const char* text = node_.op->divides; *text;) {
+    for (const char* text = divides_; *text;) {
       const char* end = text;
       while (*end && *end != ' ') ++end;
       if (*text == '-') {
@@ -68,7 +69,7 @@ class divides_reader {
     for (const char* c = text; c < end; ++c)
       if (!is_group(*c)) others += *c != '!' && *c != '-';
       else if (const int l = known(*c); l >= 0) others += letters_[l].count - (c + 1 < end && c[1] == '-');
-    return g_[node_.operand[tensor]].result.extents.order - others;
+    return orders_[tensor] - others;
   }
   constexpr int letter_of(char name, int count) {
     if (const int l = known(name); l >= 0) return l;
@@ -85,15 +86,16 @@ class divides_reader {
       const letter l = letters_[letter_of(*c, group && known(*c) < 0 ? rest_of(text, end, tensor) : 1)];
       const char mark = c + 1 < end ? c[1] : ' ';
       for (int k = 0; k < l.count; ++k) {
-        const bool marked = group && (mark == '!' || mark == '-') && node_.at[0] == k;
+        const bool marked = group && (mark == '!' || mark == '-') && at_[0] == k;
         if (!marked) (results ? found_[l.first + k].result : found_[l.first + k].operand)[tensor] = dim;
         dim += !(marked && mark == '-');
       }
     }
   }
 
-  const compute_graph& g_;
-  const node& node_;
+  const char* divides_;
+  const attributes& at_;
+  const sequence<int>& orders_;
   sequence<letter> letters_;
   sequence<shared_dim> found_;
 };
@@ -120,7 +122,11 @@ constexpr sequence<shared_dim> aligned_dims(const compute_graph& g, const node& 
 /// need a rule of their own: the merged dims of a reshape, the dim of a slice, pad or concat.
 constexpr sequence<shared_dim> shared_dims(const compute_graph& g, int i) {
   const node& n = g[i];
-  if (n.op->divides) return detail::divides_reader(g, i).read();
+  if (n.op->divides) {
+    sequence<int> orders;
+    for (int k = 0; k < n.operands; ++k) orders.push_back(g[n.operand[k]].result.extents.order);
+    return detail::divides_reader(n.op->divides, n.at, orders).read();
+  }
   if (n.op->kind == op::op_kind::native || n.op == &info_of<op::reshape>) return {};
   if (n.op == &info_of<op::permute>) {
     sequence<shared_dim> found(n.at.count, shared_dim());

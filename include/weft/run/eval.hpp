@@ -18,6 +18,7 @@ namespace runtime {
 struct executable {
   lower::plan_view plan;
   std::span<const kernel_function> kernels;
+  positions_function positions = nullptr;  // of its first output; null if ranks divide none
 };
 
 /// The specialization of `p` for these symbol values, made at the first request.
@@ -25,7 +26,7 @@ specialization& specialization_of(context& c, const executable& p, const symbol_
 
 /// The executable of a `program` type (run/program.hpp).
 template <class Program>
-inline constexpr executable executable_of{Program::plan, Program::kernels};
+inline constexpr executable executable_of{Program::plan, Program::kernels, Program::positions};
 
 namespace detail {
 /// `what`: "operand", "target" or the like.
@@ -53,11 +54,15 @@ void set_outputs(const context& c, specialization& i, tensor_list& outputs, cons
 void execute(context& c, specialization& i, const tensor_list& leaves,
              const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
              const tensor_list& sums = {}, launch_collector* together = nullptr);
-/// The same for a program and the values of its symbols.
+/// The same for a program and the values of its symbols. Throws usage_error, before anything is computed, if
+/// it needs positions that other ranks have.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,
                     tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
-  execute(c, specialization_of(c, p, symbols), leaves, numbers, outputs, why, sums);
+  specialization& i = specialization_of(c, p, symbols);
+  const positions_dim positions = positions_of_result(c, p.positions, leaves, &i.known_positions);
+  execute(c, i, leaves, numbers, outputs, why, sums);
+  if (positions != no_positions) outputs[0]->positions = positions;
 }
 
 /// The value of `p` for these operands; throws shape_error if their extents do not fit.
@@ -81,6 +86,10 @@ struct row_slices {
   index_t rows;
 
   index_t count() const { return x->extents[0]; }
+  /// If ranks divide positions, `sum` is one over those of this rank.
+  void note_positions(tensor_state& sum) const {
+    if (x->positions != no_positions || labels->positions != no_positions) sum.positions = sum_of_positions;
+  }
   /// Calls f(matrix, labels, index of the first row) for slices of about equal size.
   template <class F>
   void for_each(F f) const {
@@ -158,6 +167,7 @@ struct forgetful_evaluator {
     };
     if (slices.count() <= rows) add_up(f);
     else add_up(with_rounded_weight(*this, f));
+    slices.note_positions(*sum);
     return tensor<slice_sum<typename X::value_type>, extents<>>(sum);
   }
 };

@@ -171,7 +171,13 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
   const auto chosen = evaluator.unrecorded(topk<-1>(as_rows(p), choice.per_row).indices);
   const auto way =
       std::make_shared<routing>(c, *chosen.state(), x.extents(), p.extents().last(), choice.capacity_factor);
-  const auto numbers = indices_on(c.where(), way->rows());
+  const positions_dim positions = x.state()->positions;
+  const auto indices = [&](const std::vector<std::int64_t>& of) {  // of rows at positions of this rank
+    auto numbers = indices_on(c.where(), of);
+    if (positions != no_positions) numbers.state()->positions = 0;
+    return numbers;
+  };
+  const auto numbers = indices(way->rows());
   const auto rows = evaluator.eval_program(index_select<0>(as_rows(x), numbers));
   tensor_list parts, results;
   send_to_experts(evaluator, way, rows.state(), parts);
@@ -190,11 +196,13 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
   const index_t width = x.extents().last();
   const auto returned = send_back(evaluator, way, results, width, dtype_of<T>);
   auto weights = index_select<0>(reshape<dyn>(weights_of<Renormalise>(as_rows(p), chosen)),
-                                 indices_on(c.where(), way->choices()));
+                                 indices(way->choices()));
   auto weighted = std::remove_const_t<decltype(rows)>(returned) * unsqueeze<1>(std::move(weights));
-  return evaluator.eval_program(
+  const auto sum = evaluator.eval_program(
       reshape(added_rows(numbers, std::move(weighted), x.extents().size() / std::max<index_t>(width, 1)),
               typed_extents(static_cast<extents_of<X>*>(nullptr), x.extents())));
+  sum.state()->positions = positions;
+  return sum;
 }
 
 /// By how many programs apply_experts advances the random state.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <weft/run/context.hpp>
+#include <weft/run/program.hpp>
 
 namespace weft::runtime {
 
@@ -52,6 +53,24 @@ inline std::shared_ptr<tensor_state> placed(const context& c, const std::shared_
                                             const placement& to) {
   if (value->where_in_layer() == to || !c.hooks()) return value;
   return c.hooks()->placed(value, to);
+}
+
+/// Where the result of a program for these operands has positions of which other ranks have others. `known`:
+/// what it was before, for which it need not be computed again. Throws usage_error (placement/positions.hpp).
+inline positions_dim positions_of_result(const context& c, positions_function f, const tensor_list& leaves,
+                                         specialization::positions_found* known = nullptr) {
+  if (!f || c.layer_rank().context_ranks == 1) return no_positions;
+  specialization::positions_found now;
+  bool any = false;
+  for (const auto& leaf : leaves) {
+    now.of_leaves.push_back(leaf ? leaf->positions : no_positions);
+    any = any || now.of_leaves.back() != no_positions;
+  }
+  if (!any) return no_positions;
+  if (known && known->of_leaves == now.of_leaves) return known->of_result;
+  now.of_result = f({now.of_leaves.data(), now.of_leaves.size()});
+  if (known) *known = now;
+  return now.of_result;
 }
 
 }  // namespace weft::runtime

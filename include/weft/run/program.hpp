@@ -66,7 +66,19 @@ struct divided_by<Source, Options> {
 template <class Source, class Options>
 using divided_source = typename divided_by<Source, Options>::type;
 
+/// Where the result of a program has positions, if its leaves have them at these dims; options of ranks that
+/// divide positions have a template `positions` of such a function. Throws usage_error
+/// (placement/positions.hpp).
+using positions_function = positions_dim (*)(std::span<const positions_dim> leaves);
+
 namespace detail {
+
+template <class Source, class Options>
+inline constexpr positions_function positions_in = nullptr;
+template <class Source, class Options>
+  requires requires { typename Options::template positions<Source>; }
+inline constexpr positions_function positions_in<Source, Options> =
+    &Options::template positions<Source>::of_result;
 
 template <expression E, class Options>
 struct value_graph {
@@ -77,6 +89,7 @@ struct value_graph {
 };
 template <expression E, class Options>
 struct value_plan {
+  static constexpr positions_function positions = positions_in<value_graph<E, Options>, Options>;
   static constexpr lower::plan make() {
     using source = value_graph<E, Options>;
     if constexpr (divides_programs<source, Options>)
@@ -98,6 +111,7 @@ constexpr graph::compute_graph thawed_joint_graph() {
 }
 template <expression E, class Options>
 struct forward_plan {
+  static constexpr positions_function positions = positions_in<joint_graph<E, Options>, Options>;
   static constexpr lower::plan make() {
     const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
@@ -167,6 +181,10 @@ class program {
 
  public:
   static constexpr lower::plan_view plan = frozen_.view();
+  static constexpr positions_function positions = [] {
+    if constexpr (requires { Source::positions; }) return Source::positions;
+    else return nullptr;
+  }();
   static constexpr function_table functions_ = functions(std::make_integer_sequence<int, kernel_count>{});
   static constexpr std::span<const kernel_function> kernels{functions_.at,
                                                             static_cast<std::size_t>(kernel_count)};

@@ -134,6 +134,13 @@ class specialization {
   /// Executes the steps.
   void run(const frame& f);
 
+  /// Where operands and result had positions of which other ranks have others (run/placed.hpp).
+  struct positions_found {
+    recycled_vector<positions_dim> of_leaves;
+    positions_dim of_result = no_positions;
+  };
+  positions_found known_positions;
+
  private:
   struct source {
     enum { leaf, output, arena } from = leaf;

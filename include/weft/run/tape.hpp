@@ -103,6 +103,7 @@ class tape : public tape_entries {
                 first * x.extents()[1]);
     });
     remember(sums);
+    of.note_positions(*sums.value);
     return variable<T, extents<>>(sums.value);
   }
 };

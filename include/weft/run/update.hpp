@@ -127,6 +127,7 @@ namespace detail {
 /// The elements of `t` in another shape; changes in place of one are changes of the other.
 inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_state>& t, const shape& extents) {
   auto view = alias_of(*t);
+  if (!(extents == t->extents)) view->positions = no_positions;
   view->extents = extents;
   view->viewed = t->viewed ? t->viewed : t;
   if (view->is_part_of_layer()) view->divided.reset();

@@ -48,6 +48,12 @@ constexpr placement divided_like(const placement& p, int dim, index_t unit) {
   return divided_along(dim, p.groups, unit, p.pieces);
 }
 
+/// Which dim of a value counts positions of which each rank has some (context parallelism), or one of these.
+using positions_dim = std::int8_t;
+inline constexpr positions_dim no_positions = -1;
+inline constexpr positions_dim sum_of_positions = -2;  // made of sums over this rank's positions
+inline constexpr positions_dim merged_positions = 16;  // added where the dim counts something else, too
+
 /// The number of `units` that `rank` has, and the first of them.
 constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank) {
   return units / ranks + (rank < units % ranks);

@@ -30,6 +30,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> make_zeros(const device& where, const 
 WEFT_DEFINE std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first,
                                                   const shape& extents) {
   auto part = alias_of(t);
+  if (!(extents == t.extents)) part->positions = no_positions;
   part->extents = extents;
   part->memory = t.memory.part(static_cast<std::size_t>(first * size_of(t.type)));
   part->grad.reset();
