@@ -193,7 +193,8 @@ TEST_CASE("formulas of each position, attention and losses that are means train 
 
 TEST_CASE("sums over those that count, over all ranks or as a mean, train as on one rank") {
   trains_like_one([](const net& m, const context_part& own, auto&, const auto& x, const auto& y) {
-    const auto counts = cast<float>(y != 100), of_all = sum_over_positions(sum(cast<float>(y != 100)));
+    const auto counts = cast<float>(y != 100);
+    const auto of_all = sum_over_positions(sum(counts));
     auto losses = cross_entropy<reduction_kind::none>(m.head(m.table(x)), y);
     return sum(losses * counts) / of_all * (static_cast<float>(length) / static_cast<float>(own.count())) +
            0.1f * sum(square(m.table(x)) * unsqueeze<2>(counts)) / maximum(sum(counts), 1.0f);
