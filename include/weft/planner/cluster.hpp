@@ -44,6 +44,11 @@ struct cluster {
 /// which is missing, negative or no number.
 cluster checked(cluster c);
 
+/// Whether ranks, in ascending order, are on one machine.
+inline bool is_one_node(const cluster& c, std::span<const int> members) {
+  return members.front() / c.ranks_of_node == members.back() / c.ranks_of_node;
+}
+
 /// Seconds of an operation of `members` once all have begun it, `bytes` being what is reduced, gathered or
 /// sent in all, of an all_to_all what one rank sends. The usual formulas, for n ranks, latency a and
 /// bandwidth b: all_reduce min(2 (n-1) a + 2 (n-1)/n bytes/b, 2 ceil(log2 n) a + 2 bytes/b), a ring or a

@@ -63,9 +63,9 @@ double rate_of_attention(context& c, index_t positions) {
 
 }  // namespace detail
 
-/// What a device achieves in products of f32 and bf16 and in attention of `n` rows and columns, in kernels
-/// out of its caches, and for a small kernel; measured in about a second. Of bf16, attention too: training in
-/// f32 on GPUs with tensor cores has another rate.
+/// What a device achieves: products of f32 and bf16 and attention of `n` rows and columns, kernels that read
+/// and write more than its caches hold, and a small kernel. Attention is measured in bf16 on GPUs, in f32
+/// elsewhere. Takes about a second.
 inline device_rates measured_rates(const device& where, index_t n = 1024) {
   context c(where);
   device_rates r{.is_gpu = !where->host_accessible()};

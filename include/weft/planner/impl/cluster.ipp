@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 
 #include <weft/base/config.hpp>
@@ -42,18 +43,17 @@ WEFT_DEFINE cluster checked(cluster c) {
 WEFT_DEFINE double seconds_of(const cluster& c, collective kind, double bytes, std::span<const int> members) {
   const auto n = static_cast<double>(members.size());
   if (members.size() < 2) return 0;
-  // How many members the machine with the fewest has; members are in ascending order.
-  int first_node = members.front() / c.ranks_of_node, fewest = 0, here = 0, node = first_node;
-  const auto count_node = [&] { fewest = fewest == 0 ? here : std::min(fewest, here); };
-  for (const int m : members) {
-    if (m / c.ranks_of_node != node) count_node(), here = 0, node = m / c.ranks_of_node;
-    ++here;
+  const bool one_node = is_one_node(c, members);
+  const link& slowest = one_node ? c.within : c.between;
+  std::ptrdiff_t fewest = std::ssize(members);  // members on a machine that has some
+  for (auto m = members.begin(); m != members.end();) {
+    const auto next = std::find_if(
+        m, members.end(), [&](int other) { return other / c.ranks_of_node != *m / c.ranks_of_node; });
+    fewest = std::min(fewest, next - m);
+    m = next;
   }
-  count_node();
-  const bool is_one_node = node == first_node;
-  const link& slowest = is_one_node ? c.within : c.between;
   double rate = slowest.bytes;
-  if (!is_one_node && fewest > 1) rate = std::min(c.within.bytes, fewest * c.between.bytes);
+  if (!one_node && fewest > 1) rate = std::min(c.within.bytes, static_cast<double>(fewest) * c.between.bytes);
   const double a = slowest.latency, part = (n - 1) / n,
                depth = static_cast<double>(std::bit_width(members.size() - 1));  // ceil(log2 n)
   switch (kind) {

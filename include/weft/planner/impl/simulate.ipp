@@ -135,8 +135,7 @@ class step_simulator {
     const bool is_one = is_message(o.kind);
     const int pair[] = {std::min(trace.rank, o.peer), std::max(trace.rank, o.peer)};
     const std::span<const int> members = is_one ? std::span<const int>(pair) : group.members;
-    const std::size_t lane =
-        members.front() / cluster_.ranks_of_node != members.back() / cluster_.ranks_of_node;
+    const std::size_t lane = is_one_node(cluster_, members) ? 0 : 1;
     std::vector<double*> links;
     for (const std::size_t r : joint.begun) {
       if (o.kind != collective::receive) links.push_back(&ranks_[r].free.out[lane]);

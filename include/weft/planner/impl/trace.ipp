@@ -101,19 +101,18 @@ class tracing_communicator final : public communicator {
 
  protected:
   work start(operation o) override {
-    rank_operation traced{.kind = o.kind, .bytes = bytes_of(o), .text = o.text()};
-    traced.sent = sent_by(o, rank_, size()) * size_of(o.type());
-    if (!is_message(o.kind)) traced.number = collectives_++;
-    else {
-      traced.peer = member(o.root);
-      traced.tag = o.tag;
-      traced.number = messages_[{o.kind, o.root, o.tag}]++;
-    }
+    const std::int64_t number = is_message(o.kind) ? messages_[{o.kind, o.root, o.tag}]++ : collectives_++;
     if (!recording_->is_on) return work(std::make_shared<late>());
     step_trace& t = recording_->trace;
-    traced.group = number_of_group(t);
     t.events.push_back({step_trace::kind::begin, t.operations.size()});
-    t.operations.push_back(std::move(traced));
+    t.operations.push_back({.kind = o.kind,
+                            .group = number_of_group(t),
+                            .bytes = bytes_of(o),
+                            .sent = sent_by(o, rank_, size()) * size_of(o.type()),
+                            .peer = is_message(o.kind) ? member(o.root) : 0,
+                            .tag = o.tag,
+                            .number = number,
+                            .text = o.text()});
     return work(std::make_shared<late>(recording_, t.operations.size() - 1));
   }
 
