@@ -15,6 +15,10 @@
 
 namespace weft::detail {
 
+inline std::string size_disagreement(std::int64_t expected, std::int64_t size, int rank) {
+  return joined({"weft: WORLD_SIZE is ", expected, " on rank 0 and ", size, " on rank ", rank});
+}
+
 class watch_judge {
  public:
   using milliseconds = std::chrono::milliseconds;
@@ -32,7 +36,11 @@ class watch_judge {
   const std::optional<watch_verdict>& verdict() const { return verdict_; }
   bool asks() const { return report_ && !verdict_; }
 
-  void comes(int rank) { at(rank) = presence::here; }
+  /// `size`: the number of ranks, as this one was told.
+  void comes(int rank, std::int64_t size) {
+    at(rank) = presence::here;
+    if (size != this->size()) decide({false, size_disagreement(this->size(), size, rank)});
+  }
   /// The rank has said farewell.
   void leaves(int rank) {
     at(rank) = presence::left;

@@ -24,21 +24,17 @@ WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::s
     where.text(host).text(std::to_string(server_->port())).text(secret_).number(size);
     meet.set("watch", where.take());
   }
-  std::string disagreement;
   try {
     frame_reader where(meet.get("watch", limit));
     const std::string at = where.text(), port = where.text();
     secret_ = where.text();
     const auto expected = where.number();
-    if (expected != size)
-      disagreement = joined({"weft: WORLD_SIZE is ", expected, " on rank 0 and ", size, " on rank ", rank});
-    if (rank >= expected) throw usage_error(disagreement);
+    if (rank >= expected) throw usage_error(size_disagreement(expected, size, rank));
     socket_ = std::make_unique<frame_socket>(connect_to(at, port, limit));
   } catch (const timeout_error& e) {
     throw timeout_error(std::string("weft: rank 0 is not there: ") + e.what());
   } catch (const comm_error& e) { throw comm_error(std::string("weft: rank 0 is not there: ") + e.what()); }
   thread_ = std::thread([this] { listen(); });
-  if (!disagreement.empty()) give_up(disagreement);
   wait_for_all(limit);
 }
 
@@ -111,7 +107,8 @@ WEFT_DEFINE void rank_watch::send(const std::string& frame) {
 
 WEFT_DEFINE void rank_watch::introduce(const std::string& nonce) {
   const std::lock_guard lock(sending_);
-  socket_->send(report(watch_report::come).number(rank_).text(watch_proof(secret_, nonce, rank_)).take());
+  socket_->send(
+      report(watch_report::come).number(rank_).text(watch_proof(secret_, nonce, rank_)).number(size_).take());
   for (const std::string& frame : held_) socket_->send(frame);
   held_.clear();
   introduced_ = true;

@@ -86,6 +86,7 @@ WEFT_DEFINE bool watch_server::obey(peer& p, frame_reader in) {
   if (p.rank < 0) {
     const int rank = static_cast<int>(in.number());
     const std::string given = in.text(), expected = watch_proof(secret_, p.nonce, rank);
+    const std::int64_t size = in.number();
     if (what != watch_report::come || !in.at_end() || given.size() != expected.size() ||
         !judge_.expects(rank))
       return false;
@@ -94,7 +95,7 @@ WEFT_DEFINE bool watch_server::obey(peer& p, frame_reader in) {
     std::copy(expected.begin(), expected.end(), b.begin());
     if (!equal_in_constant_time(a, b)) return false;
     p.rank = rank;
-    judge_.comes(rank);
+    judge_.comes(rank, size);
     return true;
   }
   switch (what) {
