@@ -8,6 +8,8 @@
 //   static_assert(sent_by_all(collective::all_reduce, 1'000, 4) == 6'000);
 #pragma once
 
+#include <algorithm>
+
 #include <weft/comm/operation.hpp>
 
 namespace weft {
@@ -29,6 +31,11 @@ constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
 /// receive one more.
 constexpr index_t even_part(index_t count, int ranks, int rank) {
   return count / ranks + (rank < count % ranks ? 1 : 0);
+}
+
+/// Where that part begins.
+constexpr index_t even_begin(index_t count, int ranks, int rank) {
+  return rank * (count / ranks) + std::min<index_t>(rank, count % ranks);
 }
 
 /// These sizes for all ranks.

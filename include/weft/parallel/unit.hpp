@@ -28,16 +28,16 @@ using state_ptr = std::shared_ptr<tensor_state>;
 /// One parameter of a unit.
 struct member {
   std::string name;
-  int number = 0;     // among all parameters
-  state_ptr whole;    // what the model holds
-  state_ptr local;    // the rows that this rank updates; `whole` itself if nothing is divided
-  bool seen = false;  // has had a gradient since the last step
+  int number = 0;        // among all parameters
+  state_ptr whole;       // what the model holds
+  state_ptr local;       // the rows that this rank updates; `whole` itself if nothing is divided
+  bool seen = false;     // has had a gradient since the last step
   bool reduced = false;  // and it has been delivered
 
   index_t rows() const { return in_rows(whole->extents)[0]; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
   /// The index of the first element of part p; elements begin(p) to begin(p + 1) - 1 are part p.
-  index_t begin(int part, int parts) const;
+  index_t begin(int part, int parts) const { return even_begin(rows(), parts, part) * row_size(); }
   index_t size(int part, int parts) const { return even_part(rows(), parts, part) * row_size(); }
 };
 
@@ -80,8 +80,37 @@ state_ptr in_type(dtype type, const state_ptr& t);
 /// The elements of `t` as an argument of communicators.
 elements elements_of(const tensor_state& t);
 
-/// Copies `count` elements, from index `from_at` to index `to_at`; between devices through the host.
-void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at, index_t count);
+/// Copies between views of one type on one device, which it makes together.
+class view_copies {
+ public:
+  void add(const strided& from, const strided& to) {
+    if (from.size() == 0) return;
+    from_.push_back(from);
+    to_.push_back(to);
+  }
+  void make(backend& on) const {
+    if (!from_.empty()) on.copy_together(from_, to_);
+  }
+
+ private:
+  std::vector<strided> from_, to_;
+};
+
+/// `count` elements of `from`, from index `from_at` on, and where in `to` they are copied.
+struct row_copy {
+  const tensor_state& to;
+  index_t to_at;
+  const tensor_state& from;
+  index_t from_at, count;
+};
+/// Makes copies of one type, all between the same two devices, none of which overlaps another one; between
+/// devices through the host.
+void copy_rows(std::span<const row_copy> all);
+inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
+                      index_t count) {
+  const row_copy one{*to, to_at, *from, from_at, count};
+  copy_rows({&one, 1});
+}
 
 /// All of `t` in memory that messages can use: `t` itself, or a copy on `messages`.
 state_ptr reachable(const device& messages, const state_ptr& t);

@@ -128,8 +128,10 @@ WEFT_DEFINE void parameter_gatherer::start(int u, const std::vector<int>& chosen
   message_layout layout(of.members, chosen, of.parts());
   const std::span<const piece> mine = layout.part(of.part());
   state_ptr own = flat(messages_, layout.counts[static_cast<std::size_t>(of.part())]);
+  std::vector<row_copy> copies;
   for (const piece& p : mine)
-    copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
+    copies.push_back({*own, p.in_message - mine[0].in_message, *of.at(p.member).local, 0, p.count});
+  copy_rows(copies);
   own = in_type(type_, own);
   const state_ptr message = flat(messages_, layout.count, type_);
   const rank_counts counts = layout.counts;
@@ -153,11 +155,13 @@ WEFT_DEFINE void parameter_gatherer::arrive(int u) {
     whole.is_gathered = apart_;
     at(u).present[static_cast<std::size_t>(m)] = true;
   }
+  std::vector<row_copy> copies;
   for (int p = 0; p < of.parts(); ++p) {
     if (p == of.part() && !apart_) continue;  // the rows of this rank are in place
     for (const piece& e : a.layout.part(p))
-      copy_rows(of.at(e.member).whole, e.at, message, e.in_message, e.count);
+      copies.push_back({*of.at(e.member).whole, e.at, *message, e.in_message, e.count});
   }
+  copy_rows(copies);
 }
 
 }  // namespace parallel

@@ -90,22 +90,25 @@ WEFT_DEFINE state_ptr exchanged(const state_ptr& part, const placement& to, comm
   rank_counts sent, received;
   const state_ptr packed = flat(part->where, part->extents.size(), part->type);
   index_t at = 0;
+  view_copies packing, unpacking;
   for (int r = 0; r < n; ++r) {
     const strided piece = part_view(*part, part->extents, to, n, r);
-    detail::copy_view(part->where, piece, detail::packed_view(*packed, at, piece));
+    packing.add(piece, detail::packed_view(*packed, at, piece));
     sent.push_back(piece.size());
     received.push_back(part_view(*result, result->extents, from, n, r).size());
     at += sent.back();
   }
+  packing.make(*part->where);
   const state_ptr out = reachable(messages, packed), in = flat(messages, result->extents.size(), part->type);
   ranks.all_to_all(elements_of(*out), elements_of(*in), sent, received, o).wait();
   const state_ptr arrived = detail::copy_on(part->where, in);
   at = 0;
   for (int r = 0; r < n; ++r) {
     const strided piece = part_view(*result, result->extents, from, n, r);
-    detail::copy_view(part->where, detail::packed_view(*arrived, at, piece), piece);
+    unpacking.add(detail::packed_view(*arrived, at, piece), piece);
     at += piece.size();
   }
+  unpacking.make(*part->where);
   return result;
 }
 

@@ -14,8 +14,7 @@ WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const r
       groups_(groups),
       where_(where),
       // A hook reads elements on the host; a rank that is alone sends nothing.
-      messages_(groups.data().size() == 1 ? where
-                                          : message_device(where, o.hook ? nullptr : &groups.data())),
+      messages_(groups.data().size() == 1 ? where : message_device(where, o.hook ? nullptr : &groups.data())),
       hook_(o.hook),
       type_(o.reduce_dtype),
       reduces_each_(o.reduces_each()),
@@ -37,13 +36,15 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
   if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
   while (reduces_each_ && under_way_.size() >= most_under_way) advance();
   const state_ptr message = flat(messages_, of.message.count);
+  std::vector<row_copy> copies;
   for (const piece& p : of.message.pieces) {
     const state_ptr& g = of.at(p.member).whole->grad;
-    if (g) copy_rows(message, p.in_message, g, p.at, p.count);
+    if (g) copies.push_back({*message, p.in_message, *g, p.at, p.count});
     else if (p.count)
       messages_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message,
                            static_cast<std::size_t>(p.count) * sizeof(float));
   }
+  copy_rows(copies);
   for (member& m : of.members) {
     if (!m.whole->grad) continue;
     m.seen = m.whole->gradient_in_run = true;
@@ -175,6 +176,7 @@ WEFT_DEFINE void gradient_reducer::advance() {
 WEFT_DEFINE void gradient_reducer::set_gradients(int u, const state_ptr& reduced) {
   unit& of = units_[static_cast<std::size_t>(u)];
   const std::span<const piece> own = of.message.part(of.part());
+  std::vector<row_copy> copies;
   for (const piece& p : own) {
     member& m = of.at(p.member);
     if (!m.seen) continue;
@@ -186,10 +188,11 @@ WEFT_DEFINE void gradient_reducer::set_gradients(int u, const state_ptr& reduced
       m.local->grad->memory = reduced->memory.part(static_cast<std::size_t>(at) * sizeof(float));
     } else {
       m.local->grad = flat(where_, p.count);
-      copy_rows(m.local->grad, 0, reduced, at, p.count);
+      copies.push_back({*m.local->grad, 0, *reduced, at, p.count});
     }
     m.local->grad->extents = m.local->extents;
   }
+  copy_rows(copies);
 }
 
 }  // namespace parallel

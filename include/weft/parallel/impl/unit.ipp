@@ -8,12 +8,6 @@
 namespace weft {
 namespace parallel {
 
-WEFT_DEFINE index_t member::begin(int part, int parts) const {
-  index_t row = 0;
-  for (int p = 0; p < part; ++p) row += even_part(rows(), parts, p);
-  return row * row_size();
-}
-
 WEFT_DEFINE message_layout::message_layout(const std::vector<member>& members, const std::vector<int>& chosen,
                                            int parts) {
   for (int p = 0; p < parts; ++p) {
@@ -70,18 +64,39 @@ WEFT_DEFINE elements elements_of(const tensor_state& t) {
   return {t.memory.data(), t.extents.size(), t.type, message_space(*t.where)};
 }
 
-WEFT_DEFINE void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
-                           index_t count) {
-  const auto size = size_of(to->type);
-  char* const target = static_cast<char*>(to->memory.data()) + to_at * size;
-  const char* const source = static_cast<const char*>(from->memory.data()) + from_at * size;
-  const auto bytes = static_cast<std::size_t>(count * size);
-  if (to->where == from->where) return copy_elements(*to->where, to->type, target, source, count);
-  if (from->where->host_accessible()) return to->where->upload(target, source, bytes);
-  if (to->where->host_accessible()) return from->where->download(target, source, bytes);
-  const std::unique_ptr<std::byte[]> host(new std::byte[bytes]);
-  from->where->download(host.get(), source, bytes);
-  to->where->upload(target, host.get(), bytes);
+WEFT_DEFINE void copy_rows(std::span<const row_copy> all) {
+  if (all.empty()) return;
+  backend &from = *all[0].from.where, &to = *all[0].to.where;
+  const auto type = all[0].to.type;
+  const auto at = [size = size_of(type)](const tensor_state& t, index_t element) {
+    return static_cast<char*>(t.memory.data()) + element * size;
+  };
+  if (&from == &to) {
+    view_copies copies;
+    for (const row_copy& c : all)
+      copies.add(contiguous_line(at(c.from, c.from_at), type, c.count),
+                 contiguous_line(at(c.to, c.to_at), type, c.count));
+    return copies.make(to);
+  }
+  const bool is_far = !from.host_accessible() && !to.host_accessible();
+  std::size_t between = 0;
+  for (const row_copy& c : all) between += is_far ? static_cast<std::size_t>(c.count * size_of(type)) : 0;
+  const std::unique_ptr<std::byte[]> host(new std::byte[between]);
+  std::vector<host_copy> down, up;
+  std::byte* next = host.get();
+  for (const row_copy& c : all) {
+    const auto bytes = static_cast<std::size_t>(c.count * size_of(type));
+    void *const target = at(c.to, c.to_at), *const source = at(c.from, c.from_at);
+    if (is_far) {
+      down.push_back({next, source, bytes});
+      up.push_back({target, next, bytes});
+      next += bytes;
+    } else {
+      (from.host_accessible() ? up : down).push_back({target, source, bytes});
+    }
+  }
+  if (!down.empty()) from.download_together(down);
+  for (const host_copy& c : up) to.upload(c.to, c.from, c.bytes);
 }
 
 WEFT_DEFINE state_ptr reachable(const device& messages, const state_ptr& t) {
