@@ -138,8 +138,16 @@ class backend {
 
 /// Copies `count` contiguous elements within the device.
 inline void copy_elements(backend& device, dtype type, void* to, const void* from, index_t count) {
-  if (count > 0)
-    device.copy(contiguous_line(const_cast<void*>(from), type, count), contiguous_line(to, type, count));
+  if (count == 0) return;
+  const auto line = [&](void* memory) {
+    strided s;
+    s.pointer = memory;
+    s.type = type;
+    s.extents = {1, {count}};
+    s.stride[0] = 1;
+    return s;
+  };
+  device.copy(line(const_cast<void*>(from)), line(to));
 }
 
 }  // namespace weft

@@ -76,16 +76,6 @@ inline void set_contiguous(strided& s) {
   }
 }
 
-/// `count` contiguous elements.
-inline strided contiguous_line(void* memory, dtype type, index_t count) {
-  strided s;
-  s.pointer = memory;
-  s.type = type;
-  s.extents = {1, {count}};
-  s.stride[0] = 1;
-  return s;
-}
-
 /// Operands and results of one call. Results are contiguous.
 struct native_operands {
   std::span<const strided> in;

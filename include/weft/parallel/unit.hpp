@@ -56,6 +56,8 @@ struct message_layout {
 
   message_layout(const std::vector<member>& members, const std::vector<int>& chosen, int parts);
   std::span<const piece> part(int p) const;
+  /// The pieces by member, then by part: those of a member are at equal distances where parts have one size.
+  std::vector<piece> by_member() const;
 };
 
 /// A new one-dimensional tensor of `count` elements.
@@ -104,7 +106,7 @@ struct row_copy {
   index_t from_at, count;
 };
 /// Makes copies of one type, all between the same two devices, none of which overlaps another one; between
-/// devices through the host.
+/// devices through the host. On one device, copies that follow each other at equal distances are one.
 void copy_rows(std::span<const row_copy> all);
 inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
                       index_t count) {

@@ -156,10 +156,10 @@ WEFT_DEFINE void parameter_gatherer::arrive(int u) {
     at(u).present[static_cast<std::size_t>(m)] = true;
   }
   std::vector<row_copy> copies;
-  for (int p = 0; p < of.parts(); ++p) {
-    if (p == of.part() && !apart_) continue;  // the rows of this rank are in place
-    for (const piece& e : a.layout.part(p))
-      copies.push_back({*of.at(e.member).whole, e.at, *message, e.in_message, e.count});
+  for (const piece& p : a.layout.by_member()) {
+    member& m = of.at(p.member);
+    if (!apart_ && p.at == m.begin(of.part(), of.parts())) continue;  // the rows of this rank are in place
+    copies.push_back({*m.whole, p.at, *message, p.in_message, p.count});
   }
   copy_rows(copies);
 }

@@ -37,7 +37,7 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
   while (reduces_each_ && under_way_.size() >= most_under_way) advance();
   const state_ptr message = flat(messages_, of.message.count);
   std::vector<row_copy> copies;
-  for (const piece& p : of.message.pieces) {
+  for (const piece& p : of.message.by_member()) {
     const state_ptr& g = of.at(p.member).whole->grad;
     if (g) copies.push_back({*message, p.in_message, *g, p.at, p.count});
     else if (p.count)

@@ -29,6 +29,14 @@ WEFT_DEFINE std::span<const piece> message_layout::part(int p) const {
   return std::span(pieces).subspan(begin, end - begin);
 }
 
+WEFT_DEFINE std::vector<piece> message_layout::by_member() const {
+  const std::size_t members = pieces.size() / counts.size();
+  std::vector<piece> all;
+  for (std::size_t m = 0; m < members; ++m)
+    for (std::size_t i = m; i < pieces.size(); i += members) all.push_back(pieces[i]);
+  return all;
+}
+
 WEFT_DEFINE state_ptr state_like(const tensor_state& t, const device& where) {
   state_ptr state = make_state(where, t.extents, t.type);
   if (t.is_part_of_layer())
@@ -64,6 +72,22 @@ WEFT_DEFINE elements elements_of(const tensor_state& t) {
   return {t.memory.data(), t.extents.size(), t.type, message_space(*t.where)};
 }
 
+namespace detail {
+/// How many of these copies, from the first on, are of equally many elements at equal distances.
+WEFT_DEFINE std::size_t copies_at_equal_distances(std::span<const row_copy> all) {
+  const row_copy& first = all[0];
+  std::size_t n = 1;
+  for (; n < all.size(); ++n) {
+    const row_copy &second = all[1], &last = all[n - 1], &next = all[n];
+    if (&next.to != &first.to || &next.from != &first.from || next.count != first.count ||
+        next.to_at - last.to_at != second.to_at - first.to_at ||
+        next.from_at - last.from_at != second.from_at - first.from_at)
+      break;
+  }
+  return n;
+}
+}  // namespace detail
+
 WEFT_DEFINE void copy_rows(std::span<const row_copy> all) {
   if (all.empty()) return;
   backend &from = *all[0].from.where, &to = *all[0].to.where;
@@ -72,10 +96,23 @@ WEFT_DEFINE void copy_rows(std::span<const row_copy> all) {
     return static_cast<char*>(t.memory.data()) + element * size;
   };
   if (&from == &to) {
+    const auto matrix = [type](void* first, index_t rows, index_t columns, index_t step) {
+      strided m;
+      m.pointer = first;
+      m.type = type;
+      m.extents = {2, {rows, columns}};
+      m.stride[0] = step;
+      m.stride[1] = 1;
+      return m;
+    };
     view_copies copies;
-    for (const row_copy& c : all)
-      copies.add(contiguous_line(at(c.from, c.from_at), type, c.count),
-                 contiguous_line(at(c.to, c.to_at), type, c.count));
+    for (std::size_t i = 0, n = 0; i < all.size(); i += n) {
+      n = detail::copies_at_equal_distances(all.subspan(i));
+      const row_copy &c = all[i], &next = all[i + (n > 1)];
+      const auto rows = static_cast<index_t>(n);
+      copies.add(matrix(at(c.from, c.from_at), rows, c.count, next.from_at - c.from_at),
+                 matrix(at(c.to, c.to_at), rows, c.count, next.to_at - c.to_at));
+    }
     return copies.make(to);
   }
   const bool is_far = !from.host_accessible() && !to.host_accessible();
