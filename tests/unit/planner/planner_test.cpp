@@ -192,14 +192,18 @@ TEST_CASE("gradients that no rank divides are sent once a step, while its last b
 
 namespace {
 
-/// A GPU that notices what the host reads, and ranks that reach its memory as NCCL does.
+/// A GPU that notices what the host reads and what is copied, and ranks that reach its memory as NCCL does.
 struct watched_device final : counting_backend {
   watched_device() : counting_backend(false) {}
   void download(void* to, const void* from, std::size_t bytes) override {
     most_read = std::max(most_read, bytes);
     counting_backend::download(to, from, bytes);
   }
-  std::size_t most_read = 0;
+  void copy(const strided&, const strided&) override { ++copies; }
+  void copy_together(std::span<const strided> from, std::span<const strided>) override {
+    copies += from.size();
+  }
+  std::size_t most_read = 0, copies = 0;
 };
 struct ranks_of_devices final : counting_communicator {
   ranks_of_devices(int rank, int size, const backend* device)
@@ -212,6 +216,11 @@ struct ranks_of_devices final : counting_communicator {
 
  private:
   const backend* device_;
+};
+
+struct even_mlp {
+  linear<64, 64> first, last;
+  auto operator()(expression auto x) const { return last(relu(first(x))); }
 };
 
 }  // namespace
@@ -227,6 +236,26 @@ TEST_CASE("gradients of a rank without data-parallel others stay on its device")
   });
   // Norms read eight bytes of a row. The messages of gradients have whole matrices.
   CHECK(watched->most_read < 4 * sizes.width * 4 * sizes.width / 2);
+}
+
+TEST_CASE("the copies of a step are as many for any number of ranks that divide all rows") {
+  const auto copies_among = [](int n) {
+    const auto watched = std::make_shared<watched_device>();
+    const device where(watched);
+    ranks_of_devices ranks(0, n, &*where);
+    auto model = create<even_mlp>(where.deferred());
+    initialize(model, 1);
+    sgd optimizer;
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    const tensor<float, extents<5, 64>> x(make_zeros(where, {2, {5, 64}}, dtype::f32));
+    const auto step = [&] { run.step(1, [&](index_t) { return mean(square(model(x))); }); };
+    step();
+    watched->copies = 0;
+    step();
+    return watched->copies;
+  };
+  CHECK(copies_among(2) > 0);
+  CHECK(copies_among(2) == copies_among(32));
 }
 
 TEST_CASE("candidates are all meshes, and all micro-batches that divide what a rank has") {
