@@ -18,8 +18,9 @@ namespace weft {
 /// Muon (Jordan et al., 2024), as torch.optim.Muon, whose products are in bf16; these are in f32, in f64 for
 /// f64 parameters. State: "momentum_buffer", and that of AdamW for parameters which are no matrices. Each
 /// step multiplies a matrix of n rows and m columns 3 `ns_steps` times, 2 n m min(n, m) operations each.
-/// Throws value_error at a step if a setting is negative or NaN, momentum is 1 or more, or a matrix is
-/// sharded (tensor parallelism); `bind` throws usage_error for strategies that shard the state of optimizers.
+/// Of ranks that divide a matrix, one makes its products and sends the rows of the result; each of those that
+/// have copies makes them. Throws value_error at a step if a setting is negative or NaN, or momentum is 1 or
+/// more.
 struct muon {
   enum class adjustment { original, match_rms_adamw };
 
@@ -86,23 +87,28 @@ void muon::update(const parameter_update<T>& u) const {
   }
   using number = typename parameter_update<T>::number_type;
   using matrix = tensor<number, extents<dyn, dyn>>;
-  const shape& s = u.whole_extents("muon");
+  const shape s = u.whole_extents("muon");
   context& c = u.run_context();
   const auto velocity = u.state("momentum_buffer");
   const auto g = u.gradient();
   const auto kept = u.number(momentum);
   weft::update(velocity, velocity * kept + g * u.number(1 - momentum), c);
   const auto slope = nesterov ? eval(g + (velocity - g) * kept, c) : velocity;
-  matrix x(detail::viewed_as(slope.state(), s));
-  const bool is_tall = s[0] > s[1];
-  if (is_tall) x = eval(transpose(x), c);
-  x = detail::orthogonalized(x, ns_steps, eps, c);
-  if (is_tall) x = eval(transpose(x), c);
   const auto rows = static_cast<double>(s[0]), columns = static_cast<double>(s[1]);
   const double factor = adjust_lr == adjustment::original ? std::sqrt(std::max(1.0, rows / columns))
                                                           : 0.2 * std::sqrt(std::max(rows, columns));
-  u.assign(u.value() * u.number(1 - lr * weight_decay) -
-           flat_view<number>(x.state()) * u.number(lr * factor));
+  const auto direction = [s, &c, n = ns_steps, least = eps](const auto& whole) {
+    matrix x(detail::viewed_as(whole.state(), s));
+    const bool is_tall = s[0] > s[1];
+    if (is_tall) x = eval(transpose(x), c);
+    x = detail::orthogonalized(x, n, least, c);
+    if (is_tall) x = eval(transpose(x), c);
+    return flat_view<number>(x.state());
+  };
+  u.with_whole(slope, direction,
+               [u, shrink = u.number(1 - lr * weight_decay), rate = u.number(lr * factor)](const auto& x) {
+                 u.assign(u.value() * shrink - x * rate);
+               });
 }
 
 }  // namespace weft

@@ -19,37 +19,57 @@
 
 #include <weft/optim/gradient_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
+#include <weft/optim/whole_tensors.hpp>
 #include <weft/run/joint_launch.hpp>
 
 namespace weft {
 
+namespace detail {
+/// Calls f() while `t` is on a device, and moves it back.
+template <class F>
+void at_device(tensor_state& t, const device& where, F f) {
+  const device home = t.where;
+  move_to(t, where);
+  try {
+    f();
+  } catch (...) {
+    move_to(t, home);
+    throw;
+  }
+  move_to(t, home);
+}
+}  // namespace detail
+
 /// A parameter of element type T and its gradient, both flat, as an optimizer's `update` receives them.
-/// Sharded strategies pass the rows of the rank, so an update treats all elements alike, or asks for whole
-/// parameters.
+/// Sharded strategies pass the rows of the rank, so an update treats all elements alike, or computes
+/// `with_whole` parameters.
 template <element T>
 class parameter_update {
  public:
   /// The type to compute in: f64 for f64 parameters, otherwise f32.
   using number_type = detail::update_number<T>;
 
-  /// What is assigned may be left to `together`.
+  /// What is assigned may be left to `together`. `whole`: executes computations on whole parameters; null if
+  /// they are whole.
   parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
                    gradient_scale& scale, optimizer_state& state, context& c,
-                   runtime::joint_launch* together = nullptr)
+                   runtime::joint_launch* together = nullptr, whole_tensors* whole = nullptr)
       : name_(name),
         parameter_(parameter),
         gradient_(gradient),
         scale_(scale),
         state_(state),
         context_(c),
-        together_(together) {}
+        together_(together),
+        whole_(whole) {}
 
   const std::string& name() const { return name_; }
   /// Number of dims of the whole parameter.
   int order() const { return parameter_->extents.order; }
-  /// The extents of the parameter. Throws value_error, naming `optimizer`, which needs all of it, and the
-  /// parameter, if this rank has a part.
-  const shape& whole_extents(const char* optimizer) const {
+  /// The extents of the whole parameter. Throws value_error, naming `optimizer`, which needs all of it, and
+  /// the parameter, if this rank has a part outside of the run that divides it.
+  shape whole_extents(const char* optimizer) const {
+    if (whole_) return whole_->extents_of(name_);
     if (parameter_->divided) detail::refuse_part(optimizer, name_, *parameter_);
     return parameter_->extents;
   }
@@ -79,6 +99,22 @@ class parameter_update {
     return flat_view<number_type>(state_.get(kind, name_, *parameter_, dtype_of<number_type>));
   }
 
+  /// Calls done(y), where y are the elements of f(x) that this rank has, x being all elements of the tensor
+  /// of which this rank has `own`, as it has those of the parameter; each of shape [elements]. Where ranks
+  /// have rows of the parameter, one of them computes f, and done is called before the step is complete: both
+  /// own copies of what they use, this object too. Otherwise at once.
+  template <class F, class Done>
+  void with_whole(const tensor<number_type, extents<dyn>>& own, F f, Done done) const {
+    using numbers = tensor<number_type, extents<dyn>>;
+    if (!whole_) return done(f(own));
+    using state = whole_computation::state;
+    whole_->add({name_, own.state(),
+                 [f = std::move(f)](const state& whole) -> state { return f(numbers(whole)).state(); },
+                 [done = std::move(done), p = parameter_, where = gradient_->where](const state& rows) {
+                   detail::at_device(*p, where, [&] { done(numbers(rows)); });
+                 }});
+  }
+
   /// The new values of the parameter, rounded to T, and of state tensors as one expression, so that they can
   /// share a `let`.
   template <expression V, expression... State>
@@ -100,12 +136,12 @@ class parameter_update {
 
  private:
   const std::string& name_;
-  detail::state_ref parameter_;
-  detail::state_ref gradient_;
+  std::shared_ptr<tensor_state> parameter_, gradient_;
   gradient_scale& scale_;
   optimizer_state& state_;
   context& context_;
   runtime::joint_launch* together_;
+  whole_tensors* whole_;
 };
 
 /// An optimizer: `update` changes one parameter, `state` holds its state tensors, and `steps` is the number
@@ -113,9 +149,9 @@ class parameter_update {
 /// `check()`, called before each step, throws value_error for settings out of range, as does
 /// `check(parameters)`, called with the parameters before they change; `assigns_once`, true if
 /// `update` ends with its only `assign` to a parameter and reads nothing of others, so that devices can
-/// update all parameters in one launch; `needs_whole`, true if its `update` asks for whole_extents:
-/// strategies that shard its state refuse it; `saved_as`, a text: a checkpoint of an optimizer that says
-/// another is not loaded.
+/// update all parameters in one launch; `needs_whole`, true if its `update` calls with_whole: ranks that
+/// divide a parameter all call it, also those that have no rows; `saved_as`, a text: a checkpoint of an
+/// optimizer that says another is not loaded.
 template <class O>
 concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
   { o.state } -> std::same_as<optimizer_state&>;
@@ -132,11 +168,11 @@ template <class O>
   requires requires { O::assigns_once; }
 inline constexpr bool assigns_once<O> = O::assigns_once;
 
-/// Whether optimizers of this type need whole parameters.
+/// Whether optimizers of this type compute with whole parameters.
 template <class O>
 inline constexpr bool needs_whole = false;
 template <class O>
-requires requires { O::needs_whole; }
+  requires requires { O::needs_whole; }
 inline constexpr bool needs_whole<O> = O::needs_whole;
 
 /// What optimizers of this type are called in checkpoints; empty if they do not say.
@@ -151,21 +187,19 @@ inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 /// `together`.
 template <element T, class O>
 void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale& scale, context& c,
-                      runtime::joint_launch& together) {
+                      runtime::joint_launch& together, whole_tensors* whole = nullptr) {
   const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
-  if (!grad || p->extents.size() == 0) return;
-  const device home = p->where;
-  const bool moves = !(home == grad->where) || o.state.is_kept_elsewhere();
+  if (!grad || (p->extents.size() == 0 && !needs_whole<O>)) return;
+  const bool moves = !(p->where == grad->where) || o.state.is_kept_elsewhere();
   try {
-    move_to(*p, grad->where);
-    o.update(parameter_update<T>(name, p, grad, scale, o.state, c,
-                                 assigns_once<O> && !moves ? &together : nullptr));
+    at_device(*p, grad->where, [&] {
+      o.update(parameter_update<T>(name, p, grad, scale, o.state, c,
+                                   assigns_once<O> && !moves ? &together : nullptr, whole));
+    });
   } catch (...) {
-    move_to(*p, home);
     p->grad = grad;  // where it was
     throw;
   }
-  move_to(*p, home);
   o.state.updated();
 }
 
@@ -224,12 +258,12 @@ void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c 
   });
 }
 
-/// The same for f32 parameters by name, none of which needs a gradient. A template, so that programs that
-/// train nothing compile nothing for it. Throws value_error before any change if a parameter with a gradient
-/// has another type.
+/// The same for f32 parameters by name, none of which needs a gradient; `whole` as in parameter_update. A
+/// template, so that programs that train nothing compile nothing for it. Throws value_error before any change
+/// if a parameter with a gradient has another type.
 template <optimizer_like O>
 void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scale = 1,
-                       context& c = default_context()) {
+                       context& c = default_context(), whole_tensors* whole = nullptr) {
   detail::check_settings(o);
   for (const auto& [name, p] : parameters)
     if (p->grad && p->type != dtype::f32)
@@ -239,7 +273,9 @@ void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scal
   detail::check_devices(parameters, c);
   runtime::joint_launch together(c, "optimizer step");
   detail::in_one_step(o.steps, [&] {
-    for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);
+    for (const auto& [name, p] : parameters)
+      detail::update_parameter<float>(o, name, p, scale, c, together, whole);
+    if (whole) whole->finish();
     together.launch();
   });
 }

@@ -98,20 +98,13 @@ class bound_run : public Context {
   [[gnu::cold]] bound_run(const device& where, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
                           const parallel_options& o, More&&... more)
       : Context(where, {&optimizer.state, &optimizer.steps, Options::products == dtype::f16},
-                std::move(ranks), checked(o), std::forward<More>(more)...),
+                std::move(ranks), o, std::forward<More>(more)...),
         optimizer_(&optimizer) {}
 
  private:
-  static const parallel_options& checked(const parallel_options& o) {
-    if constexpr (detail::needs_whole<Optimizer>)
-      if (o.divide != sharding::none)
-        refuse<usage_error>({"weft: bind: ", detail::name_of_optimizer<Optimizer>,
-                             " needs whole parameters, and the strategy shards what it updates; "
-                             "strategy::data_parallel does not"});
-    return o;
-  }
   void update_local(const gradient_scale& scale) override {
-    weft::update_parameters(*optimizer_, this->local(), scale, *this);
+    parallel::whole_exchange whole = this->whole_tensors();
+    weft::update_parameters(*optimizer_, this->local(), scale, *this, &whole);
   }
   void check_optimizer() const override {
     detail::check_settings(*optimizer_);

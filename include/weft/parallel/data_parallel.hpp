@@ -13,6 +13,7 @@
 #include <weft/parallel/gather.hpp>
 #include <weft/parallel/layers.hpp>
 #include <weft/parallel/reduce.hpp>
+#include <weft/parallel/whole_exchange.hpp>
 
 namespace weft::parallel {
 
@@ -111,6 +112,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
   state_dict_t local_of_all_ranks() const;
   /// Tensors that every rank holds completely and that optimizers do not change.
   const state_dict_t& buffers() const { return buffers_; }
+
+  /// What optimizers compute of whole parameters in one update.
+  whole_exchange whole_tensors() const { return {units_, groups_, where_, messages_}; }
 
   /// The ranks that divide the rows of parameter `name`.
   communicator& shards_of(const std::string& name) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Muon in models: what it leaves to AdamW, other element types, ranks, and strategies that it refuses.
+// Muon in models: what it leaves to AdamW, other element types, and ranks.
 // Its formula is compared with PyTorch's in agree/optimizers_test.
 #include <doctest/doctest.h>
 
@@ -104,16 +104,17 @@ TEST_CASE("Muon: a gradient of zeros") {
   CHECK(m.weight.to_vector() == before);
 }
 
-TEST_CASE("Muon: data parallelism, and strategies that shard what it needs whole") {
+TEST_CASE("Muon: data parallelism, sharded parameters and layers") {
   using divided_model::net;
   const auto trained = []<class Plan>(communicator& ranks, const mesh_sizes& sizes, Plan) {
     net model = net::create(2);
     initialize(model, 3);
     muon optimizer{.lr = 0.01};
     auto run = bind<Plan>(model, optimizer, ranks, sizes);
+    const index_t data = sizes.dp * sizes.fsdp;
     for (int step = 0; step < 3; ++step)
-      run.step(2 / sizes.dp, [&](index_t j) {
-        const index_t number = run.micro_batch(j, 2 / sizes.dp) + 2 * step;
+      run.step(2 / data, [&](index_t j) {
+        const index_t number = run.micro_batch(j, 2 / data) + 2 * step;
         return cross_entropy(model(divided_model::batch(number, 0)), divided_model::batch(number, 1));
       });
     return test::elements_of(run.full());
@@ -123,12 +124,9 @@ TEST_CASE("Muon: data parallelism, and strategies that shard what it needs whole
   run_ranks(2, [&](communicator& ranks) {
     const auto of_two = trained(ranks, {.dp = 2}, policy<strategy::mesh<dp>>{});
     CHECK(test::matches(of_two, expected, {.absolute = 1e-3}));
-    net model = net::create(2);
-    muon optimizer;
-    CHECK_THROWS_WITH_AS((bind<policy<strategy::mesh<fsdp<1>>>>(model, optimizer, ranks, {.fsdp = 2})),
-                         "weft: bind: muon needs whole parameters, and the strategy shards what it updates; "
-                         "strategy::data_parallel does not",
-                         usage_error);
-    CHECK_THROWS_AS(trained(ranks, {.tp = 2}, policy<strategy::mesh<tp<>>>{}), value_error);
+    const auto of_shards = trained(ranks, {.fsdp = 2}, policy<strategy::mesh<fsdp<>>>{});
+    CHECK(test::matches(of_shards, expected, {.absolute = 1e-3}));
+    const auto of_parts = trained(ranks, {.tp = 2}, policy<strategy::mesh<tp<>>>{});
+    CHECK(test::matches(of_parts, expected, {.absolute = 1e-3}));
   });
 }
