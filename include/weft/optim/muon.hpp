@@ -18,9 +18,9 @@ namespace weft {
 /// Muon (Jordan et al., 2024), as torch.optim.Muon, whose products are in bf16; these are in f32, in f64 for
 /// f64 parameters. State: "momentum_buffer", and that of AdamW for parameters which are no matrices. Each
 /// step multiplies a matrix of n rows and m columns 3 `ns_steps` times, 2 n m min(n, m) operations each.
-/// Of ranks that divide a matrix, one makes its products and sends the rows of the result; each of those that
-/// have copies makes them. Throws value_error at a step if a setting is negative or NaN, or momentum is 1 or
-/// more.
+/// Of ranks that divide a matrix or have copies, one makes its products and sends the result; all of those
+/// that divide layers make them. Throws value_error at a step if a setting is negative or NaN, or momentum is
+/// 1 or more.
 struct muon {
   enum class adjustment { original, match_rms_adamw };
 

@@ -114,7 +114,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
   const state_dict_t& buffers() const { return buffers_; }
 
   /// What optimizers compute of whole parameters in one update.
-  whole_exchange whole_tensors() const { return {units_, groups_, where_, messages_}; }
+  whole_exchange whole_tensors() const {
+    return {units_, groups_, where_, messages_, options_.local_steps == 1};
+  }
 
   /// The ranks that divide the rows of parameter `name`.
   communicator& shards_of(const std::string& name) const {

@@ -3,6 +3,8 @@
 // one's own, against one rank.
 #include <doctest/doctest.h>
 
+#include <atomic>
+
 #include <weft/comm/threads.hpp>
 #include <weft/optim/muon.hpp>
 #include <weft/optim/parameter_groups.hpp>
@@ -56,6 +58,7 @@ struct centred {
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool needs_whole = true;
+  static inline std::atomic<int> computations = 0;  // on all ranks
 
   template <element T>
   void update(const parameter_update<T>& u) const {
@@ -66,6 +69,7 @@ struct centred {
     u.with_whole(
         g,
         [&c, columns, rows = s.size() / columns](const auto& all) {
+          ++computations;
           const tensor<float, extents<dyn, dyn>> m(detail::viewed_as(all.state(), {2, {rows, columns}}));
           return flat_view<float>(eval(m - mean(m, dims<0>), c).state());
         },
@@ -115,6 +119,18 @@ TEST_CASE("the same bits for any division of rows, also among more ranks than ro
   check(parameter_groups{some_muon(), [](const std::string& name, muon& of) {
                            if (name.starts_with("h.1")) of.lr = 0.05;
                          }});
+}
+
+TEST_CASE("one of the ranks that divide a parameter, or have copies, computes with it") {
+  const auto computations = [](int ranks, const parallel_options& o) {
+    centred::computations = 0;
+    among(ranks, o, 4, centred{});
+    return centred::computations.load();
+  };
+  const int once = computations(1, {});
+  for (const sharding s : {sharding::none, sharding::optimizer, sharding::gradients, sharding::parameters})
+    CHECK(computations(4, {.divide = s}) == once);
+  CHECK(computations(2, {.local_steps = 3}) == 2 * once);
 }
 
 TEST_CASE("rows, optimizer state or both kept on another device between steps") {

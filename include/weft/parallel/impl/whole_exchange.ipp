@@ -13,11 +13,11 @@ namespace parallel {
 WEFT_DEFINE void whole_exchange::add(whole_computation c) {
   const place at = found(c.name);
   auto q = std::find_if(waiting_.begin(), waiting_.end(), [&](const std::vector<item>& w) {
-    return w.empty() || w[0].at.of->shards == at.of->shards;
+    return w.empty() || &sharing(*w[0].at.of) == &sharing(*at.of);
   });
   if (q == waiting_.end()) q = waiting_.insert(q, std::vector<item>());
   q->push_back({at, std::move(c)});
-  if (static_cast<int>(q->size()) == at.of->parts()) exchange(*q);
+  if (static_cast<int>(q->size()) == sharing(*at.of).size()) exchange(*q);
 }
 
 WEFT_DEFINE whole_exchange::place whole_exchange::found(const std::string& name) const {
@@ -30,42 +30,59 @@ WEFT_DEFINE whole_exchange::place whole_exchange::found(const std::string& name)
 WEFT_DEFINE void whole_exchange::exchange(std::vector<item>& all) {
   const std::vector<item> items = std::exchange(all, {});
   if (items.empty()) return;
-  communicator& ranks = *items[0].at.of->shards;
-  const int n = ranks.size();
-  if (n == 1) return items[0].computation.finish(computed(items[0], items[0].computation.own));
-  rank_counts of_each(static_cast<std::size_t>(n)), of_mine(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < items.size(); ++i) of_each[i] = items[i].computation.own->extents.size();
-  const state_ptr packed = flat(where_, std::accumulate(of_each.begin(), of_each.end(), index_t{0}));
-  std::vector<row_copy> copies;
-  index_t next = 0;
+  communicator& ranks = sharing(*items[0].at.of);
+  const state_ptr of_all =
+      ranks.size() == 1 ? computed(items[0], items[0].computation.own) : results(items, ranks);
+  index_t at = 0;
   for (const item& i : items) {
     const index_t count = i.computation.own->extents.size();
-    copies.push_back({*packed, next, *i.computation.own, 0, count});
-    next += count;
-  }
-  copy_rows(copies);
-  const bool computes = ranks.rank() < static_cast<int>(items.size());
-  const item* const mine = computes ? &items[static_cast<std::size_t>(ranks.rank())] : nullptr;
-  for (int p = 0; mine && p < n; ++p) of_mine[static_cast<std::size_t>(p)] = mine->at.what->size(p, n);
-  state_ptr rows = exchanged(ranks, packed, of_each, of_mine);
-  if (mine) rows = computed(*mine, rows);
-  const state_ptr results = exchanged(ranks, rows, of_mine, of_each);
-  next = 0;
-  for (const item& i : items) {
-    const index_t count = i.computation.own->extents.size();
-    const state_ptr own = weft::detail::viewed_as(results, {1, {count}});
-    own->memory = results->memory.part(static_cast<std::size_t>(next) * sizeof(float));
+    const state_ptr own = weft::detail::viewed_as(of_all, {1, {count}});
+    own->memory = of_all->memory.part(static_cast<std::size_t>(at) * sizeof(float));
     i.computation.finish(own);
-    next += count;
+    at += count;
   }
 }
 
-WEFT_DEFINE state_ptr whole_exchange::exchanged(communicator& ranks, const state_ptr& packed,
-                                                const rank_counts& sent, const rank_counts& received) const {
-  const state_ptr out = reachable(messages_, packed);
-  const state_ptr in = flat(messages_, std::accumulate(received.begin(), received.end(), index_t{0}));
-  ranks.all_to_all(elements_of(*out), elements_of(*in), sent, received, groups_.labelled("optimizer")).wait();
-  return detail::copy_on(where_, in);
+template <class Start>
+state_ptr whole_exchange::received(index_t count, Start start) const {
+  const state_ptr message = flat(messages_, count);
+  start(elements_of(*message), groups_.labelled("whole parameters")).wait();
+  return detail::copy_on(where_, message);
+}
+
+WEFT_DEFINE state_ptr whole_exchange::results(const std::vector<item>& all, communicator& ranks) const {
+  const int n = ranks.size();
+  const auto computes = static_cast<std::size_t>(ranks.rank());
+  const item* const mine = computes < all.size() ? &all[computes] : nullptr;
+  rank_counts of_each(static_cast<std::size_t>(n)), of_mine(static_cast<std::size_t>(n));
+  index_t sum = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) sum += of_each[i] = all[i].computation.own->extents.size();
+  if (all[0].at.of->parts() == 1) {
+    const state_ptr own =
+        reachable(messages_, mine ? computed(*mine, mine->computation.own) : flat(where_, 0));
+    return received(sum, [&](elements in, const comm_options& o) {
+      return ranks.all_gather(elements_of(*own), in, of_each, o);
+    });
+  }
+  const auto exchanged = [&](const state_ptr& t, const rank_counts& sent, const rank_counts& comes) {
+    const state_ptr own = reachable(messages_, t);
+    return received(std::accumulate(comes.begin(), comes.end(), index_t{0}),
+                    [&](elements in, const comm_options& o) {
+                      return ranks.all_to_all(elements_of(*own), in, sent, comes, o);
+                    });
+  };
+  for (int p = 0; mine && p < n; ++p) of_mine[static_cast<std::size_t>(p)] = mine->at.what->size(p, n);
+  const state_ptr packed = flat(where_, sum);
+  std::vector<row_copy> copies;
+  index_t at = 0;
+  for (const item& i : all) {
+    const state_ptr& own = i.computation.own;
+    copies.push_back({*packed, at, *own, 0, own->extents.size()});
+    at += own->extents.size();
+  }
+  copy_rows(copies);
+  const state_ptr rows = exchanged(packed, of_each, of_mine);
+  return exchanged(mine ? computed(*mine, rows) : rows, of_mine, of_each);
 }
 
 WEFT_DEFINE state_ptr whole_exchange::computed(const item& i, const state_ptr& rows) const {
