@@ -108,8 +108,7 @@ struct power_sgd_state {
 
 /// PowerSGD (Vogels et al., 2019): of each gradient matrix, reshaped to [first dim, others], a factorisation
 /// of low rank of the sum over ranks is sent, rank * (rows + columns) elements, where that is fewer than all;
-/// other gradients are sent whole. Throws usage_error if the rank is less than 1. Keeps nothing from step to
-/// step without error_feedback, warm_start and start_step.
+/// other gradients are sent whole. Throws usage_error if the rank is less than 1.
 gradient_hook power_sgd(power_sgd_options o = {});
 
 /// Sends the `share` of elements of each bucket with the largest magnitudes, and their indices, to all ranks;

@@ -150,6 +150,28 @@ TEST_CASE("PowerSGD: a matrix whose first gradient is zero learns later") {
   });
 }
 
+TEST_CASE("PowerSGD that begins with another factor in each step learns") {
+  for (const bool feedback : {true, false}) {
+    CAPTURE(feedback);
+    run_ranks(2, [&](communicator& ranks) {
+      const device where(std::make_shared<cpu::cpu_backend>(1));
+      linear<8, 8> model;
+      to(model, where);
+      initialize(model, 1);
+      sgd optimizer{.lr = 0.5};
+      parallel_options o;
+      o.hook = power_sgd({.rank = 1, .error_feedback = feedback, .warm_start = false});
+      auto run = bind(model, optimizer, ranks, o);
+      const auto x = randn<float>(extents<64, 8>{}, {.seed = 7}, where);
+      const auto teacher = randn<float>(extents<8, 8>{}, {.seed = 9}, where);
+      const auto loss = [&](index_t) { return mean(square(model(x) - matmul(x, teacher))); };
+      const double first = run.step(1, loss).loss;
+      for (int s = 0; s < 400; ++s) run.step(1, loss);
+      CHECK(run.step(1, loss).loss < 0.01 * first);
+    });
+  }
+}
+
 TEST_CASE("PowerSGD of the gradient's rank is exact, of a lower one not") {
   // The gradient of the first layer, [32, 24], has the rank of its samples: 6 on each of two ranks.
   const auto change = [](const gradient_hook& hook) {
@@ -198,5 +220,13 @@ TEST_CASE("hooks are for ranks that hold everything") {
     o.hook = bf16_compress();
     CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o), doctest::Contains("a gradient hook needs"),
                          usage_error);
+    o = {.local_steps = 2};
+    o.hook = bf16_compress();
+    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o),
+                         "weft: bind: a gradient hook says how gradients are sent, and ranks that take local "
+                         "steps send none",
+                         usage_error);
+    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, {.reduce_dtype = dtype::bf16, .local_steps = 2}),
+                         doctest::Contains("reduce_dtype says how"), usage_error);
   });
 }

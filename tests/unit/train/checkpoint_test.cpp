@@ -518,7 +518,7 @@ TEST_CASE("runs that cannot resume to the same bits are refused before a step, u
   own.remembers = true;
   const std::pair<parallel_options, const char*> inexact[] = {
       {with(power_sgd({.rank = 1})), ": hook: "},
-      {with(power_sgd({.error_feedback = false, .warm_start = false, .start_step = 9})), ": hook: "},
+      {with(power_sgd({.error_feedback = false, .warm_start = false})), ": hook: "},
       {with(top_k(0.1)), ": hook: "},
       {with(own), ": hook: "},
       {with(nullptr, 4), ": local_steps: "}};
@@ -541,13 +541,10 @@ TEST_CASE("runs that cannot resume to the same bits are refused before a step, u
     checkpointer saves(f.name(), run);  // a rank alone has nothing to send
   }
   run_ranks(2, [&](communicator& ranks) {
-    for (const gradient_hook& hook :
-         {bf16_compress(), power_sgd({.error_feedback = false, .warm_start = false})}) {
-      net model;
-      adamw optimizer;
-      auto run = bind(model, optimizer, ranks, with(hook));
-      checkpointer saves(f.name(), run);
-    }
+    net model;
+    adamw optimizer;
+    auto run = bind(model, optimizer, ranks, with(bf16_compress()));
+    checkpointer saves(f.name(), run);
   });
 }
 

@@ -108,8 +108,8 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
     s.q.resize(static_cast<std::size_t>(q_size));
     s.rest.resize(static_cast<std::size_t>(rest_size));
     s.error.resize(b.gradient.size());
-    if (first || !o.warm_start)
-      cpu::fill_normal(key_of(o.seed), 0, q_size, s.q.data());  // the same on all ranks
+    // The same on all ranks, and others in each step: what lies beside one factor lies beside it in all steps.
+    if (first || !o.warm_start) cpu::fill_normal(key_of(o.seed), s.steps * q_size, q_size, s.q.data());
     std::size_t p_at = 0, q_at = 0, rest_at = 0;
     for (detail::low_rank& m : matrices) {
       m.p = std::span(s.p).subspan(p_at, static_cast<std::size_t>(m.rows * m.rank));
@@ -160,7 +160,6 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
       return {};
     });
   };
-  hook.remembers = o.error_feedback || o.warm_start || o.start_step > 0;
   return hook;
 }
 

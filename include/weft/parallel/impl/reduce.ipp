@@ -22,6 +22,9 @@ WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const r
   if ((hook_ || !sends_) && o.divide != sharding::none)
     refuse<usage_error>({"weft: bind: ", (hook_ ? "a gradient hook needs" : "local steps need"),
                          " ranks that hold everything, not a sharded strategy"});
+  if (!sends_ && (hook_ || type_ != dtype::f32))
+    refuse<usage_error>({"weft: bind: ", (hook_ ? "a gradient hook" : "reduce_dtype"),
+                         " says how gradients are sent, and ranks that take local steps send none"});
   if (hook_ && type_ != dtype::f32)
     throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
   check_message_type("reduce_dtype", type_);
