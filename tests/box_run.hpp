@@ -134,6 +134,7 @@ class box_run {
   std::vector<held_tensor> held_tensors() const { return held_; }
   void before_update(std::function<void()>) {}  // nothing is changed
   void reload() {}
+  void reset_hook() {}
 
   /// Whether this rank has the elements of the model, and no other optimizer state.
   bool has(const box_model& m, bool with_state) const {

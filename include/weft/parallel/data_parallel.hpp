@@ -100,8 +100,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
     gatherer_.invalidate();
   }
 
-  /// Copies the buffers of rank 0 to all ranks.
-  void broadcast_buffers();
+  /// Copies the buffers of rank `from` of the ranks that process different data to all of these.
+  void broadcast_buffers(int from);
+  /// Drops what gradient hooks have kept from step to step.
+  void reset_hook() { reducer_.reset_hook(); }
 
   /// Replaces the parameters of all ranks by their mean. Only without sharding.
   void average_parameters();

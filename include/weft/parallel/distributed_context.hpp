@@ -54,7 +54,7 @@ class distributed_context : public context {
   void zero_grad();
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
-  /// step. Collective.
+  /// step. Throws usage_error if there was none since the last step. Collective.
   double gradient_norm();
   /// The largest absolute value of these gradients. Collective.
   double gradient_inf_norm();
@@ -94,6 +94,8 @@ class distributed_context : public context {
   /// weight 0, so that it takes part in all messages; the step averages over the batches that count. A step
   /// of m micro-batches takes m calls, before it or in `loss`: the j-th one says whether batch j counts, and
   /// step(m, loss) throws usage_error after another number of them.
+  /// The first rank with a batch is the one whose buffers all receive (parallel_options::broadcast_buffers).
+  /// With local steps a rank updates nothing in a step in which none of its batches counts.
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch);
 
@@ -123,6 +125,8 @@ class distributed_context : public context {
 
   /// Must be called after other code has set elements of local parameters. Collective.
   void reload() { prepared().parameters_changed(); }
+  /// Drops what the gradient hook has kept from step to step.
+  void reset_hook() { prepared().reset_hook(); }
 
   /// What this rank holds of each parameter and buffer of the model.
   std::vector<held_tensor> held_tensors() const;
@@ -214,6 +218,7 @@ class distributed_context : public context {
   struct joined_batch {
     double weight;         // of this rank's
     index_t counted;       // on all ranks
+    int first;             // rank on which it counts
     std::uint64_t passes;  // backward_passes() before it
   };
   /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
@@ -307,13 +312,16 @@ class distributed_context : public context {
 
  private:
   [[noreturn, gnu::cold]] static void refuse_unprepared();
+  /// Completes the gradients of a step that has had backward passes, for `what` reads them.
+  void deliver_for(const char* what);
   parallel::data_parallel_hooks& prepared() {
     if (!parallel_) refuse_unprepared();
     return *parallel_;
   }
   /// Throws usage_error if steps cannot be recorded.
   void require_recordable() const;
-  /// The factor of the mean over micro-batches and ranks; those that join() has counted are used up.
+  /// The factor of the mean over micro-batches and ranks, 0 if none counts on a rank that takes a local step;
+  /// those that join() has counted are used up.
   double mean_factor(const step_options& o);
   /// Throws usage_error, on all of them, unless ranks that process different data have `micro_batches` alike,
   /// backward passes of all of these or none of them, and gradients of the same parameters, which have been
@@ -322,8 +330,8 @@ class distributed_context : public context {
   [[noreturn, gnu::cold]] void refuse_disagreement(index_t micro_batches, index_t passes);
   /// Throws usage_error if no parameter has a gradient, on any rank.
   parallel::gradient_measure measured(const step_options& o, double mean);
-  /// Updates the parameters, whose gradients have been measured, and ends the step.
-  pending_number apply(const parallel::gradient_measure& measured);
+  /// Updates the parameters, whose gradients have been measured, if a micro-batch counts, and ends the step.
+  pending_number apply(const parallel::gradient_measure& measured, bool any_counts = true);
   step_result complete_step(const tensor_list& losses, std::span<const double> weights, const step_options& o,
                             const communication& before, const std::function<pending_number()>& update);
   void set_scale() {
@@ -364,6 +372,7 @@ class distributed_context : public context {
   parallel::step_graphs graphs_;
   std::vector<joined_batch> joins_;  // since the last step
   double batch_weight_ = 1, position_weight_ = 1;
+  int counted_first_ = 0;   // the first rank with a batch in the last micro-batch: it has had the most
   bool in_passes_ = false;  // of step(m, loss)
   std::size_t joins_of_passes_ = 0;
   std::int64_t steps_ = 0;  // since binding

@@ -36,6 +36,9 @@ class gradient_reducer {
   /// Drops all gradients that were taken and have not been delivered. What is under way is waited for; the
   /// rest is not sent.
   void drop();
+  void reset_hook() {
+    for (state& s : states_) s.hook_memory.reset();
+  }
   /// Passes may add to the gradient of the member again.
   static void forget(member& m);
 

@@ -188,6 +188,7 @@ class checkpointer {
       text = newer;
     }
     run_->reload();
+    run_->reset_hook();
     restore_randomness(index);
     id_.run = index.id.run;
     return run_position{index.id.name.step, index.samples};

@@ -148,6 +148,65 @@ TEST_CASE("batches of weight 0: the mean loss, local steps, and another number o
     });
   CHECK(moved[0] == moved[1]);
   CHECK(moved[0] != 0);
+  run_ranks(3, [](communicator& ranks) {  // the mean of losses is over all ranks, also with local steps
+    two_layers model;
+    initialize(model, 2);
+    adamw optimizer{.lr = 1e-5};
+    auto run = bind(model, optimizer, ranks, {.local_steps = 100});
+    const auto loss = [&](index_t) {
+      return mean(square(model.second(model.first(ones<float>(extents<5, 3>{})))));
+    };
+    const double first = run.step(1, loss).loss;
+    run.join(ranks.rank() != 1);
+    const auto before = model.second.weight.to_vector();
+    const double second = run.step(1, loss).loss;
+    CHECK((model.second.weight.to_vector() == before) == (ranks.rank() == 1));
+    CHECK(second == doctest::Approx(first).epsilon(1e-3));
+  });
+}
+
+TEST_CASE("join: statistics of batches are those of a rank that has had the most") {
+  struct net {
+    linear<3, 4> in;
+    batch_normalization<4> norm;
+  };
+  const std::vector<int> counts{1, 4, 2};
+  std::vector<std::vector<float>> means(3);
+  for (const int n : {3, 1})  // one rank: the batches that are seen, as rank 0 is the first in the first step
+    run_ranks(n, [&](communicator& ranks) {
+      const int rank = n == 1 ? 1 : ranks.rank();
+      net model;
+      initialize(model, 2);
+      sgd optimizer{.lr = 0};
+      auto run = bind(model, optimizer, ranks, {});
+      for (int s = 0; run.join(s < counts[static_cast<std::size_t>(rank)]) > 0; ++s) {
+        const auto x = randn<float>(
+            extents<5, 3>{}, {.seed = static_cast<std::uint64_t>(n == 1 && s == 0 ? 0 : 10 * rank + s)});
+        run.step(1, [&](index_t) { return mean(square(model.norm(model.in(x)))); });
+      }
+      CHECK(model.norm.num_batches_tracked.item() == 4);
+      means[static_cast<std::size_t>(n == 1 ? 0 : 1)] = model.norm.running_mean.to_vector();
+    });
+  CHECK(means[0] == means[1]);
+}
+
+TEST_CASE("norms of gradients are read before the step") {
+  for (const int n : {1, 2})
+    run_ranks(n, [](communicator& ranks) {
+      two_layers model;
+      initialize(model, 2);
+      sgd optimizer{.lr = 0.1};
+      auto run = bind(model, optimizer, ranks, {});
+      for (int step = 0; step < 2; ++step) {
+        differentiate(run, model);
+        const double norm = run.gradient_norm();
+        CHECK(run.step() == doctest::Approx(norm / ranks.size()));
+        CHECK_THROWS_WITH_AS(run.gradient_norm(), doctest::Contains("weft: gradient_norm: no backward pass"),
+                             usage_error);
+        CHECK_THROWS_WITH_AS(run.gradient_inf_norm(),
+                             doctest::Contains("gradient_inf_norm() is called before"), usage_error);
+      }
+    });
 }
 
 TEST_CASE("join: each micro-batch counts or not by itself, before the step and in its loss") {
@@ -225,12 +284,11 @@ TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batc
       for (const std::string& s : fine) CHECK(s == "");
     }
   // In messages of their own, ranks meet in different ones.
-  const auto said = refusals<comm_error>(
-      2, {.unit = [](const std::string& name) { return name; }},
-      [](int rank, auto& run, auto& model) {
-        differentiate(run, model, rank == 0);
-        run.step();
-      });
+  const auto said = refusals<comm_error>(2, {.unit = [](const std::string& name) { return name; }},
+                                         [](int rank, auto& run, auto& model) {
+                                           differentiate(run, model, rank == 0);
+                                           run.step();
+                                         });
   for (const std::string& s : said) {
     CAPTURE(s);
     CHECK(s.find("first.") != std::string::npos);
@@ -248,8 +306,8 @@ TEST_CASE("the gradients of a run are dropped by it, and by nothing else") {
           try {
             f();
           } catch (const usage_error& e) {
-            refused = std::string(e.what()).find("is in the run to which the model is bound") !=
-                      std::string::npos;
+            refused =
+                std::string(e.what()).find("is in the run to which the model is bound") != std::string::npos;
           }
           CHECK(refused);
         };

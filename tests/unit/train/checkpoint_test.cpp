@@ -548,6 +548,32 @@ TEST_CASE("runs that cannot resume to the same bits are refused before a step, u
   });
 }
 
+TEST_CASE("a run that goes back to its checkpoint keeps nothing that its gradient hook has kept since") {
+  const folder f("weft_checkpoint_hook");
+  std::vector<std::vector<float>> ends;
+  run_ranks(2, [&](communicator& ranks) {
+    for (const bool goes_back : {true, false}) {
+      parallel_options o;
+      o.hook = power_sgd({.rank = 1});
+      net model;
+      initialize(model, 1);
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, o);
+      checkpointer saves(f.name(), run, {.exact = false});
+      if (goes_back) {
+        train(model, run, 2);
+        saves.save({2, 0});
+        saves.finish();
+        train(model, run, 2);
+      }
+      CHECK(saves.load()->step == 2);
+      train(model, run, 2);
+      if (ranks.rank() == 0) ends.push_back(model.table.to_vector());
+    }
+  });
+  CHECK(ends[0] == ends[1]);
+}
+
 TEST_CASE("of buffers that are not broadcast, those of rank 0 are saved") {
   const folder f("weft_checkpoint_buffers");
   run_ranks(2, [&](communicator& ranks) {

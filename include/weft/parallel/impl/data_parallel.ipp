@@ -187,10 +187,10 @@ WEFT_DEFINE void data_parallel_hooks::add_shared() {
   }
 }
 
-WEFT_DEFINE void data_parallel_hooks::broadcast_buffers() {
+WEFT_DEFINE void data_parallel_hooks::broadcast_buffers(int from) {
   if (groups_.data().size() == 1) return;
   replace(buffers_, [&](elements e, const std::string& name) {
-    return groups_.data().broadcast(e, 0, groups_.labelled(name));
+    return groups_.data().broadcast(e, from, groups_.labelled(name));
   });
 }
 

@@ -144,7 +144,7 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
          "run.zero_grad() begins the step anew"});
   passes_seen_ = backward_passes();
   const double mean = mean_factor(o);
-  return apply(measured(o, mean));
+  return apply(measured(o, mean), mean > 0);
 }
 
 WEFT_DEFINE void distributed_context::deliver_gradients() {
@@ -218,10 +218,13 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches,
 WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
-  const index_t count = counted(o.micro_batches * ranks);
+  index_t count = counted(o.micro_batches * ranks);
+  if (local && !joins_.empty())
+    count = std::count_if(joins_.begin(), joins_.end(), [](const joined_batch& j) { return j.weight > 0; });
+  counted_first_ = joins_.empty() ? 0 : joins_.back().first;
   joins_.clear();
   in_passes_ = false;
-  return 1.0 / static_cast<double>(count);
+  return count == 0 ? 0 : 1.0 / static_cast<double>(count);
 }
 
 WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_options& o, double mean) {
@@ -234,11 +237,13 @@ WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_
   return m;
 }
 
-WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured) {
+WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured,
+                                                      bool any_counts) {
   weigh(1, position_weight_);
   begin_update();
-  if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value())))
-    update_local(measured.scale);
+  const bool is_finite =
+      !training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value()));
+  if (is_finite && any_counts) update_local(measured.scale);
   else
     for (const auto& [name, p] : local_) p->grad.reset();
   set_scale();
@@ -281,24 +286,36 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
   return r;
 }
 
-WEFT_DEFINE double distributed_context::gradient_norm() {
+WEFT_DEFINE void distributed_context::deliver_for(const char* what) {
+  prepared();
+  if (backward_passes() == passes_seen_)
+    refuse<usage_error>({"weft: ", what,
+                         ": no backward pass has gone through this run since the last step, which has used its "
+                         "gradients: step() returns their norm, and ", what, "() is called before it"});
   deliver_gradients();
+}
+
+WEFT_DEFINE double distributed_context::gradient_norm() {
+  deliver_for("gradient_norm");
   return parallel::norm_over_ranks(*this, owned_gradients(), groups().owners(), in_step("norm")) / loss_scale;
 }
 
 WEFT_DEFINE double distributed_context::gradient_inf_norm() {
-  deliver_gradients();
+  deliver_for("gradient_inf_norm");
   return parallel::inf_norm_over_ranks(*this, owned_gradients(), groups().owners(), in_step("norm")) /
          loss_scale;
 }
 
 WEFT_DEFINE int distributed_context::join(bool has_batch) {
-  std::vector<std::int32_t> having{has_batch};
+  std::vector<std::int32_t> having(static_cast<std::size_t>(data_ranks().size()));
+  having[static_cast<std::size_t>(data_ranks().rank())] = has_batch;
   data_ranks().all_reduce(having, reduction::sum, in_step("join")).wait();
-  weigh(has_batch || having[0] == 0 ? 1 : 0, position_weight_);
-  if (having[0] > 0)  // of a micro-batch that is computed
-    joins_.push_back({batch_weight_, options_.local_steps > 1 ? has_batch : having[0], backward_passes()});
-  return having[0];
+  const auto first = std::find(having.begin(), having.end(), 1);
+  const auto count = static_cast<int>(std::count(first, having.end(), 1));
+  weigh(has_batch || count == 0 ? 1 : 0, position_weight_);
+  if (count > 0)  // of a micro-batch that is computed
+    joins_.push_back({batch_weight_, count, static_cast<int>(first - having.begin()), backward_passes()});
+  return count;
 }
 
 WEFT_DEFINE void distributed_context::divide_experts(parallel::expert_division by) {
@@ -462,7 +479,7 @@ WEFT_DEFINE void distributed_context::end_step() {
   parallel_->groups().set_step(++steps_);
   const bool meets = steps_ % options_.local_steps == 0;
   if (options_.local_steps > 1 && groups().data().size() > 1 && meets) parallel_->average_parameters();
-  if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers();
+  if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers(counted_first_);
   parallel_->parameters_changed();
 }
 
