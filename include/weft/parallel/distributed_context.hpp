@@ -384,4 +384,5 @@ class distributed_context : public context {
 #ifndef WEFT_COMPILED
 #include <weft/parallel/impl/distributed_context.ipp>
 #include <weft/parallel/impl/distributed_context_recorded.ipp>
+#include <weft/parallel/impl/distributed_context_whole.ipp>
 #endif

@@ -108,7 +108,7 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
     s.q.resize(static_cast<std::size_t>(q_size));
     s.rest.resize(static_cast<std::size_t>(rest_size));
     s.error.resize(b.gradient.size());
-    // The same on all ranks, and others in each step: what lies beside one factor lies beside it in all steps.
+    // The same on all ranks, another one in each step: what lies beside a factor is not sent with it.
     if (first || !o.warm_start) cpu::fill_normal(key_of(o.seed), s.steps * q_size, q_size, s.q.data());
     std::size_t p_at = 0, q_at = 0, rest_at = 0;
     for (detail::low_rank& m : matrices) {
