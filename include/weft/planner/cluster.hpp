@@ -20,6 +20,7 @@ struct device_rates {
   double narrow_products = 0;  // the same in bf16 and f16; 0: as `products`
   double attention = 0;        // the same of attention; 0: as products of its type
   double bytes = 0;            // bytes that kernels read and write per second
+  double host = 0;             // bytes per second to and from memory of the host; 0: copies take no time
   double launch = 0;           // seconds that every kernel, product or copy takes besides
   bool is_gpu = false;         // its programs are those of GPUs, and its messages stay in its memory (NCCL)
 };
@@ -44,9 +45,11 @@ struct cluster {
 /// which is missing, negative or no number.
 cluster checked(cluster c);
 
+/// The machine of a rank.
+inline int node_of(const cluster& c, int rank) { return c.ranks_of_node > 0 ? rank / c.ranks_of_node : 0; }
 /// Whether ranks, in ascending order, are on one machine.
 inline bool is_one_node(const cluster& c, std::span<const int> members) {
-  return members.front() / c.ranks_of_node == members.back() / c.ranks_of_node;
+  return node_of(c, members.front()) == node_of(c, members.back());
 }
 
 /// Seconds of an operation of `members` once all have begun it, `bytes` being what is reduced, gathered or

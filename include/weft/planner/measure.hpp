@@ -86,8 +86,10 @@ inline device_rates measured_rates(const device& where, index_t n = 1024) {
 }
 
 /// The connection of these ranks, by what all_reduce takes of few and of many bytes. All ranks call it, and
-/// have the figures of rank 0.
+/// have the figures of rank 0. Throws value_error for fewer than 1024 bytes.
 inline link measured_link(communicator& ranks, index_t bytes = index_t{16} << 20) {
+  if (bytes < 1024)
+    refuse<value_error>({"weft: planner: measured_link: ", bytes, " bytes: expected 1024 or more"});
   if (ranks.size() < 2) return {};
   const auto seconds_of = [&](index_t count) {
     std::vector<float> x(static_cast<std::size_t>(count));
@@ -101,7 +103,7 @@ inline link measured_link(communicator& ranks, index_t bytes = index_t{16} << 20
     }
     return least;
   };
-  const double n = ranks.size(), few = seconds_of(1), many = seconds_of(std::max<index_t>(bytes / 4, 2));
+  const double n = ranks.size(), few = seconds_of(1), many = seconds_of(bytes / 4);
   double found[] = {few / (2 * std::max(std::ceil(std::log2(n)), 1.0)),
                     2 * (n - 1) / n * static_cast<double>(bytes) / std::max(many - few, 1e-9)};
   ranks.broadcast(std::span(found)).wait();

@@ -41,7 +41,7 @@ struct forecast {
   double computing = 0;        // seconds, of the rank that computes longest
   double waiting = 0;          // seconds, of the rank that waits longest
   std::size_t peak_bytes = 0;  // of the rank that holds most
-  index_t sent = 0;            // bytes, of the rank that sends most
+  index_t sent = 0;            // bytes, of the stage that sends most
   bool fits = false;           // in the memory of a rank
   std::string refused{};       // why the model cannot be trained so; empty if it can
 };
@@ -50,8 +50,11 @@ struct forecast {
 using traced_job = std::function<void(traced_rank& rank, const candidate& of)>;
 
 /// Of one way to divide a step. The first rank of each stage of a pipeline stands for the others: it has as
-/// many rows of parameters as any. What `job` throws becomes `refused`. Throws value_error if a figure of the
-/// cluster is missing or the mesh has another number of ranks.
+/// many rows of parameters as any, and sends fewer by a row or less of each where they do not divide evenly.
+/// Where groups along an axis are on one machine for some ranks and on several for others, all ranks are
+/// traced. What `job` throws becomes `refused`, as does ranks that wait for each other. Throws value_error if
+/// a figure of the cluster is missing, the mesh has another number of ranks, or there are no samples, and
+/// usage_error if the step has not used rank.where().
 forecast forecast_of(const cluster& c, const candidate& way, const traced_job& job);
 
 /// Of all ways: those that fit, the fastest first; then those that do not, the smallest first; then those

@@ -7,7 +7,8 @@
 // A rank executes its calls one after the other, beside its operations with other ranks. An operation starts
 // when all of its ranks that are simulated have begun it and their links are free; a message when it is sent.
 // Each rank has one link inside its machine and one to other machines, which carry one operation at a time,
-// messages in both directions. Where a trace waits for an operation, the rank does.
+// messages in both directions. Where a trace waits for an operation, the rank does. Where steps go on into
+// each other, as gathers of updated parameters do, two are simulated and the time of the second is taken.
 #pragma once
 
 #include <span>
@@ -17,7 +18,7 @@
 
 namespace weft::planner {
 
-/// The time of a rank's step, in seconds.
+/// The time of a rank's step, in seconds: the mean of those that are traced.
 struct rank_times {
   double computing = 0;  // of its device
   double waiting = 0;    // for other ranks, its device being idle: what communication is not hidden
@@ -26,7 +27,7 @@ struct rank_times {
 
 /// The times of a step.
 struct step_times {
-  double seconds = 0;  // until the last rank is done
+  double seconds = 0;  // from one end of the last rank to the next
   std::vector<rank_times> ranks{};
 };
 

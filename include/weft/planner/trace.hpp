@@ -24,6 +24,7 @@ namespace weft::planner {
 struct device_call {
   double operations = 0;      // in floating point, of products, convolutions and attention
   double bytes = 0;           // of operands and results
+  double host_bytes = 0;      // copied to or from memory of the host
   bool is_narrow = false;     // whether its operands are bf16 or f16
   bool is_attention = false;  // or its derivative
 };
@@ -48,24 +49,27 @@ struct rank_operation {
 
 /// A step of one rank.
 struct step_trace {
-  enum class kind : std::uint8_t { call, begin, wait };
+  /// A step also waits for operations that the one before has begun, as this one begins those of the next.
+  enum class kind : std::uint8_t { call, begin, wait, wait_for_last };
   struct event {
     kind what;
     std::size_t index;  // of `calls` or `operations`
   };
   int rank = 0;
+  index_t steps = 1;  // that are traced
   std::vector<event> events{};
   std::vector<device_call> calls{};
   std::vector<rank_operation> operations{};
   std::vector<rank_group> groups{};
   /// Of the device's memory, from the model's creation on, every operation being under way until it is waited
-  /// for: at most so much is held.
+  /// for: at most so much is held. Experts are taken to have equally many rows.
   std::size_t peak_bytes = 0;
 
+  /// In a step.
   index_t sent() const {
     index_t bytes = 0;
     for (const rank_operation& o : operations) bytes += o.sent;
-    return bytes;
+    return bytes / steps;
   }
 };
 
@@ -81,26 +85,30 @@ class traced_rank {
   traced_rank(const cluster& c, int rank);
 
   const device& where() const { return where_; }
+  /// Memory of the host, for parallel_options that keep something there.
+  const device& host() const { return host_; }
   communicator& ranks() const { return *ranks_; }
   int rank() const { return ranks_->rank(); }
 
-  /// Calls `f`, a training step, twice and traces the second call: the first makes the optimizer's state.
+  /// Calls `f`, a training step, once more than `steps` times and traces all calls but the first, which makes
+  /// the optimizer's state. Steps that differ, as with parallel_options::local_steps, are traced together.
+  /// Throws value_error if `steps` is less than 1.
   template <class F>
-  void step(F&& f) {
+  void step(F&& f, index_t steps = 1) {
     f();
-    begin();
-    f();
+    begin(steps);
+    for (index_t i = 0; i < steps; ++i) f();
     end();
   }
   /// The step. Throws usage_error if there was none.
   const step_trace& trace() const;
 
  private:
-  void begin();
+  void begin(index_t steps);
   void end();
 
   std::shared_ptr<detail::recording> recording_;
-  device where_;
+  device where_, host_;
   std::shared_ptr<communicator> ranks_;
 };
 

@@ -9,6 +9,12 @@
 
 using namespace weft;
 
+TEST_CASE("few bytes measure no bandwidth") {
+  self_communicator alone;
+  CHECK_THROWS_AS(planner::measured_link(alone, -5), value_error);
+  CHECK_THROWS_AS(planner::measured_link(alone, 0), value_error);
+}
+
 TEST_CASE("measured figures are those of a cluster") {
   planner::cluster c{.ranks = 3, .device = planner::measured_rates(default_device(), 32)};
   CHECK(c.device.narrow_products > 0);

@@ -3,6 +3,8 @@
 // device by hand, gradients that are sent while backward computes; and the order of plans.
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include <weft/comm/counting.hpp>
 #include <weft/comm/threads.hpp>
 #include <weft/parallel/context_pipeline.hpp>
@@ -278,6 +280,13 @@ TEST_CASE("candidates are all meshes, and all micro-batches that divide what a r
   CHECK(throws_with<value_error>([] { candidates(1, 1, {.tp = 0}); }, {"at most 0 ranks along tp"}));
 }
 
+TEST_CASE("candidates of very many samples or ranks") {
+  CHECK(candidates(1, index_t{1} << 40, {}).size() == 41);
+  constexpr int most = std::numeric_limits<int>::max();  // a prime
+  CHECK(candidates(most, most, {.dp = most}).size() == 1);
+  CHECK(candidates(12, 12, {.dp = 5, .fsdp = 4}).size() == 2);  // 3 x 4 and 4 x 3
+}
+
 TEST_CASE("plans: the fastest that fits first, then what does not fit, then what is refused, and why") {
   using choice = policy<strategy::mesh<pp<>, dp, tp<>>>;
   cluster c = machine(4);
@@ -311,8 +320,118 @@ TEST_CASE("plans: the fastest that fits first, then what does not fit, then what
   CHECK(to_string(found, 2).size() < table.size() / 4);
 }
 
+TEST_CASE("a step takes at least as long as what it sends, under every stage") {
+  cluster c = machine(4);
+  c.within = {.latency = 0, .bytes = 1e5};
+  const auto at_least_sent = [&]<class Plan>(Plan, const candidate& way) {
+    const forecast f = forecast_of(c, way, job<Plan>);
+    CAPTURE(to_string(way.sizes));
+    CHECK(f.sent > 0);
+    CHECK(f.seconds >= 0.999 * static_cast<double>(f.sent) / c.within.bytes);
+    CHECK(f.seconds < 1.3 * static_cast<double>(f.sent) / c.within.bytes);
+  };
+  at_least_sent(policy<strategy::mesh<dp>>{}, {{.dp = 4}, 1, 1});
+  at_least_sent(policy<strategy::mesh<fsdp<1>>>{}, {{.fsdp = 4}, 1, 2});
+  at_least_sent(policy<strategy::mesh<fsdp<2>>>{}, {{.fsdp = 4}, 1, 2});
+  at_least_sent(policy<strategy::mesh<fsdp<3>>>{}, {{.fsdp = 4}, 1, 1});
+}
+
+TEST_CASE("steps that differ are traced together") {
+  const auto of = [](int local_steps) {
+    const traced_job alone = [&](traced_rank& r, const candidate& m) {
+      auto model = create<mlp>(r.where().deferred());
+      sgd optimizer;
+      auto run = bind<policy<strategy::mesh<dp>>>(model, optimizer, r.ranks(),
+                                                  parallel_options{.local_steps = local_steps});
+      const tensor<float, extents<5, mlp::in>> x(make_zeros(r.where(), {2, {5, mlp::in}}, dtype::f32));
+      r.step([&] { run.step(m.micro_batches, [&](index_t) { return mean(square(model(x))); }); },
+             local_steps);
+    };
+    return forecast_of(machine(2), {{.dp = 2}, 5, 1}, alone);
+  };
+  const forecast one = of(1), four = of(4);
+  CHECK(four.sent * 3 < one.sent);
+  CHECK(four.sent * 5 > one.sent);
+  CHECK(four.seconds < one.seconds);
+  CHECK(four.computing > one.computing / 2);
+  CHECK(throws_with<value_error>([&] { traced_rank(machine(1), 0).step([] {}, 0); }, {"0 steps"}));
+}
+
+TEST_CASE("what is kept on the host takes no memory, and time to be copied") {
+  cluster c = machine(2);
+  c.device.is_gpu = true;
+  c.device.host = 1e8;
+  double before = 0;
+  for (const int kept : {0, 1, 2}) {
+    const traced_job with = [&](traced_rank& r, const candidate& m) {
+      auto model = create<even_mlp>(r.where().deferred());
+      adamw optimizer;
+      parallel_options o;
+      if (kept > 0) o.offload_optimizer = r.host();
+      if (kept > 1) o.offload_parameters = r.host();
+      auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, r.ranks(), o);
+      const tensor<float, extents<5, 64>> x(make_zeros(r.where(), {2, {5, 64}}, dtype::f32));
+      r.step([&] { run.step(m.micro_batches, [&](index_t) { return mean(square(model(x))); }); });
+    };
+    const forecast f = forecast_of(c, {{.fsdp = 2}, 5, 1}, with);
+    CHECK(f.seconds > before);
+    before = f.seconds;
+  }
+}
+
+TEST_CASE("where groups lie on machines differently, all ranks are simulated") {
+  for (const auto& [ranks_of_node, sizes] :
+       {std::pair(6, mesh_sizes{.dp = 3, .fsdp = 4}), std::pair(3, mesh_sizes{.dp = 6, .fsdp = 2}),
+        std::pair(4, mesh_sizes{.dp = 3, .fsdp = 4})}) {
+    cluster c = machine(12);
+    c.ranks_of_node = ranks_of_node;
+    c.between = {.latency = 1e-5, .bytes = 1e7};
+    using choice = policy<strategy::mesh<dp, fsdp<3>>>;
+    const candidate way{sizes, 1, 1};
+    std::vector<step_trace> all;
+    for (int r = 0; r < 12; ++r) {
+      traced_rank rank(c, r);
+      job<choice>(rank, way);
+      all.push_back(rank.trace());
+    }
+    CHECK(forecast_of(c, way, job<choice>).seconds ==
+          doctest::Approx(simulate(c, all).seconds).epsilon(0.01));
+  }
+}
+
+TEST_CASE("the work of a device: depthwise convolutions") {
+  struct net {
+    convolution2d<8, 8, 3, conv_options{.groups = 8}> only;
+  };
+  traced_rank rank(machine(1), 0);
+  auto model = create<net>(rank.where().deferred());
+  sgd optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer, rank.ranks());
+  const tensor<float, extents<2, 8, 18, 18>> x(make_zeros(rank.where(), {4, {2, 8, 18, 18}}, dtype::f32));
+  rank.step([&] { run.step(1, [&](index_t) { return mean(square(model.only(x))); }); });
+  double operations = 0;
+  for (const device_call& c : rank.trace().calls) operations += c.operations;
+  CHECK(operations == 2.0 * 2 * (2 * 8 * 16 * 16 * 9));  // forward, and the gradient of the weight
+}
+
 TEST_CASE("mistakes in a job are said") {
   const cluster c = machine(2);
+  const auto refused = [&](const traced_job& j) { return forecast_of(c, {{.dp = 2}}, j).refused; };
+  CHECK(refused([](traced_rank&, const candidate&) { std::vector<int>().at(3); }) != "");
+  CHECK(refused({}) != "");
+  const traced_job one_sided = [](traced_rank& r, const candidate&) {
+    r.step([&] {
+      std::vector<float> x(4);
+      if (r.rank() == 0) r.ranks().all_reduce(x).wait();
+    });
+  };
+  const cluster stages = machine(2);
+  CHECK(forecast_of(stages, {{.pp = 2}}, one_sided).refused.find("wait for each other") != std::string::npos);
+  CHECK(throws_with<usage_error>(
+      [&] { forecast_of(c, {{.dp = 2}}, [](traced_rank& r, const candidate&) { r.step([] {}); }); },
+      {"used nothing of rank.where()"}));
+  CHECK(throws_with<value_error>([&] { forecast_of(c, {{.dp = 2}, 0, 1}, job<policy<strategy::mesh<dp>>>); },
+                                 {"1 micro-batches of 0 samples"}));
   CHECK(forecast_of(c, {{.dp = 2}}, [](traced_rank&, const candidate&) {}).refused.find("rank.step") !=
         std::string::npos);
   CHECK(throws_with<value_error>([&] { forecast_of(c, {{.dp = 3}}, job<policy<strategy::mesh<dp>>>); },

@@ -145,6 +145,45 @@ TEST_CASE("operations share a link, messages of both directions do not") {
   CHECK(near(simulate(unit_cluster(2), std::vector{exchange(0), exchange(1)}).seconds, 4));
 }
 
+TEST_CASE("equal ranks take the same time, whether all are simulated or one stands for them") {
+  const auto trace = [](int rank) {  // gradients of ranks 0 and 1, then a message of each to the next stage
+    writer w(rank);
+    std::vector<std::size_t> begun;
+    if (rank < 2) begun.push_back(w.begin(all_reduce(4, 0), {"dp", {0, 1}}));
+    begun.push_back(w.begin({.kind = rank < 2 ? collective::send : collective::receive,
+                             .bytes = 4,
+                             .peer = (rank + 2) % 4,
+                             .text = "message"},
+                            {"world", {0, 1, 2, 3}}));
+    for (const std::size_t o : begun) w.wait(o);
+    return w.t;
+  };
+  CHECK(simulate(unit_cluster(4), std::vector{trace(0), trace(2)}).seconds == 8);
+  const step_times all = simulate(unit_cluster(4), std::vector{trace(0), trace(1), trace(2), trace(3)});
+  for (const rank_times& r : all.ranks) CHECK(r.end == 8);
+}
+
+TEST_CASE("a step waits for what the step before has begun") {
+  const auto trace = [](int rank) {
+    writer w(rank);
+    w.call(3);
+    w.t.events.push_back({kind::wait_for_last, 0});
+    w.call(2);
+    w.begin(all_reduce(10, 0), {"all", {0, 1}});
+    return w.t;
+  };
+  const step_times t = simulate(unit_cluster(2), std::vector{trace(0), trace(1)});
+  CHECK(near(t.seconds, 12));  // ten seconds under way, of which three are hidden
+  CHECK(near(t.ranks[0].waiting, 7));
+  CHECK(near(t.ranks[0].computing, 5));
+}
+
+TEST_CASE("all ranks are on one machine where their number is not given") {
+  const cluster c{.ranks = 3, .within = {.latency = 0, .bytes = 1}, .between = {.latency = 0, .bytes = 2}};
+  const std::vector<int> all{0, 1, 2};
+  CHECK(near(seconds_of(c, collective::all_gather, 3, all), 2));
+}
+
 TEST_CASE("a rank stands for others that are not simulated") {
   writer w(0);
   const std::size_t o = w.begin(all_reduce(4, 0), {"world", {0, 1, 2, 3}}),

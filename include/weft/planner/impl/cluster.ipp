@@ -29,6 +29,7 @@ WEFT_DEFINE cluster checked(cluster c) {
                  {"device.narrow_products", c.device.narrow_products, false},
                  {"device.attention", c.device.attention, true},
                  {"device.bytes", c.device.bytes, false},
+                 {"device.host", c.device.host, true},
                  {"device.launch", c.device.launch, true},
                  {"within.latency", c.within.latency, true},
                  {"within.bytes", c.within.bytes, c.ranks_of_node == 1 || c.ranks == 1},
@@ -47,8 +48,8 @@ WEFT_DEFINE double seconds_of(const cluster& c, collective kind, double bytes, s
   const link& slowest = one_node ? c.within : c.between;
   std::ptrdiff_t fewest = std::ssize(members);  // members on a machine that has some
   for (auto m = members.begin(); m != members.end();) {
-    const auto next = std::find_if(
-        m, members.end(), [&](int other) { return other / c.ranks_of_node != *m / c.ranks_of_node; });
+    const auto next =
+        std::find_if(m, members.end(), [&](int other) { return node_of(c, other) != node_of(c, *m); });
     fewest = std::min(fewest, next - m);
     m = next;
   }

@@ -15,6 +15,17 @@ namespace detail {
 
 inline int data_ranks(const mesh_sizes& s) { return s.dp * s.fsdp * s.ep; }
 
+inline std::vector<index_t> divisors(index_t n) {
+  std::vector<index_t> all, large;
+  for (index_t d = 1; d <= n / d; ++d) {
+    if (n % d) continue;
+    all.push_back(d);
+    if (d != n / d) large.push_back(n / d);
+  }
+  all.insert(all.end(), large.rbegin(), large.rend());
+  return all;
+}
+
 /// Calls f(sizes) for every mesh of `ranks` ranks, `sizes` being set up to axis `a`.
 template <class F>
 void for_each_mesh(mesh_sizes sizes, std::size_t a, int ranks, const mesh_sizes& most, F& f) {
@@ -22,11 +33,22 @@ void for_each_mesh(mesh_sizes sizes, std::size_t a, int ranks, const mesh_sizes&
     if (ranks == 1) f(sizes);
     return;
   }
-  for (int n = 1; n <= std::min(ranks, most.of(mesh_axes[a])); ++n) {
-    if (ranks % n) continue;
-    sizes.of(mesh_axes[a]) = n;
-    for_each_mesh(sizes, a + 1, ranks / n, most, f);
+  for (const index_t n : divisors(ranks)) {
+    if (n > most.of(mesh_axes[a])) break;
+    sizes.of(mesh_axes[a]) = static_cast<int>(n);
+    for_each_mesh(sizes, a + 1, ranks / static_cast<int>(n), most, f);
   }
+}
+
+/// Whether the groups along each axis lie on machines alike: each within one, or on as many as any other.
+inline bool is_alike(const mesh_sizes& sizes, int ranks_of_node) {
+  const auto divides = [](int a, int b) { return b % a == 0; };
+  return ranks_of_node == 0 || std::all_of(std::begin(mesh_axes), std::end(mesh_axes), [&](mesh_axis a) {
+           const int from = sizes.stride(a), to = from * sizes.of(a);
+           return from == to || divides(to, ranks_of_node) ||
+                  (divides(ranks_of_node, to) &&
+                   (divides(from, ranks_of_node) || divides(ranks_of_node, from)));
+         });
 }
 
 }  // namespace detail
@@ -41,8 +63,8 @@ WEFT_DEFINE std::vector<candidate> candidates(int ranks, index_t batch, const me
   const auto add = [&](const mesh_sizes& sizes) {
     const index_t of_rank = batch / detail::data_ranks(sizes);
     if (of_rank * detail::data_ranks(sizes) != batch) return;
-    for (index_t samples = 1; samples <= of_rank; ++samples)
-      if (of_rank % samples == 0) all.push_back({sizes, samples, of_rank / samples});
+    for (const index_t samples : detail::divisors(of_rank))
+      all.push_back({sizes, samples, of_rank / samples});
   };
   detail::for_each_mesh({}, 0, ranks, most, add);
   return all;
@@ -52,27 +74,34 @@ WEFT_DEFINE forecast forecast_of(const cluster& c, const candidate& way, const t
   if (way.sizes.ranks() != c.ranks)
     refuse<value_error>({"weft: planner: the mesh ", to_string(way.sizes), " has ", way.sizes.ranks(),
                          " ranks, the cluster ", c.ranks});
+  if (way.samples < 1 || way.micro_batches < 1)
+    refuse<value_error>(
+        {"weft: planner: ", way.micro_batches, " micro-batches of ", way.samples, " samples"});
+  checked(c);
   forecast f{.of = way};
-  std::vector<step_trace> traces;
-  const int stride = way.sizes.stride(mesh_axis::pp);
-  for (int stage = 0; stage < way.sizes.pp; ++stage) {
-    traced_rank rank(c, stage * stride);
-    try {
+  const int apart = detail::is_alike(way.sizes, c.ranks_of_node) ? way.sizes.stride(mesh_axis::pp) : 1;
+  try {
+    std::vector<step_trace> traces;
+    for (int r = 0; r < c.ranks; r += apart) {
+      traced_rank rank(c, r);
       job(rank, way);
       traces.push_back(rank.trace());
-    } catch (const error& e) {
-      f.refused = e.what();
-      return f;
+      f.peak_bytes = std::max(f.peak_bytes, traces.back().peak_bytes);
+      f.sent = std::max(f.sent, traces.back().sent());
     }
-    f.peak_bytes = std::max(f.peak_bytes, traces.back().peak_bytes);
-    f.sent = std::max(f.sent, traces.back().sent());
+    const step_times t = simulate(c, traces);
+    f.seconds = t.seconds;
+    for (const rank_times& r : t.ranks) {
+      f.computing = std::max(f.computing, r.computing);
+      f.waiting = std::max(f.waiting, r.waiting);
+    }
+  } catch (const std::exception& e) {
+    f.refused = e.what();
+    return f;
   }
-  const step_times t = simulate(c, traces);
-  f.seconds = t.seconds;
-  for (const rank_times& r : t.ranks) {
-    f.computing = std::max(f.computing, r.computing);
-    f.waiting = std::max(f.waiting, r.waiting);
-  }
+  if (f.computing == 0)
+    throw usage_error(
+        "weft: planner: the step has used nothing of rank.where(): make the model and its batches there");
   f.fits = c.memory == 0 || static_cast<double>(f.peak_bytes) <= c.memory;
   return f;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include <weft/base/config.hpp>
@@ -15,15 +16,33 @@
 namespace weft::planner {
 namespace detail {
 
-/// What a rank has done so far in the step that is traced; nothing is kept of others.
+/// What a rank has done so far in the step that is traced; of the step before, what this one waits for.
 struct recording {
   bool is_on = false, is_done = false;
   step_trace trace{};
+  /// Operations of one kind and group: their numbers, and where in the trace they begin, or are waited for.
+  using numbered = std::map<std::int64_t, std::size_t>;
+  std::map<std::string, numbered> unfinished{}, earlier{};
 
   void call(const device_call& c) {
     if (!is_on) return;
     trace.events.push_back({step_trace::kind::call, trace.calls.size()});
     trace.calls.push_back(c);
+  }
+  /// The operations that the step before has begun are those that this one begins and does not wait for, if
+  /// they are as many. Others cannot be told.
+  void match_earlier() {
+    std::vector<std::size_t> unknown;
+    for (const auto& [key, waits] : earlier) {
+      const numbered& begun = unfinished[key];
+      auto b = begun.begin();
+      for (const auto& [number, event] : waits)
+        if (begun.size() == waits.size()) trace.events[event].index = (b++)->second;
+        else unknown.push_back(event);
+    }
+    std::sort(unknown.begin(), unknown.end(), std::greater<>());
+    for (const std::size_t event : unknown)
+      trace.events.erase(trace.events.begin() + static_cast<std::ptrdiff_t>(event));
   }
 };
 
@@ -45,6 +64,14 @@ class tracing_backend final : public counting_backend {
     recording_->call({.operations = runtime::operations_of_product(operands),
                       .bytes = bytes_of(operands) + (c.adds ? bytes_of({&c, 1}) : 0),
                       .is_narrow = is_narrow(a.type)});
+  }
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    recording_->call({.host_bytes = static_cast<double>(bytes)});
+    counting_backend::upload(to, from, bytes);
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    recording_->call({.host_bytes = static_cast<double>(bytes)});
+    counting_backend::download(to, from, bytes);
   }
   void copy(const strided& from, const strided& to) override {
     const strided both[] = {from, to};
@@ -102,8 +129,12 @@ class tracing_communicator final : public communicator {
  protected:
   work start(operation o) override {
     const std::int64_t number = is_message(o.kind) ? messages_[{o.kind, o.root, o.tag}]++ : collectives_++;
-    if (!recording_->is_on) return work(std::make_shared<late>());
+    std::string key = group_.key + " " + std::to_string(static_cast<int>(o.kind));
+    if (is_message(o.kind)) key += " " + std::to_string(o.root) + " " + std::to_string(o.tag);
+    const auto begun = std::make_shared<late>(recording_, std::move(key), number);
+    if (!recording_->is_on) return work(begun);
     step_trace& t = recording_->trace;
+    begun->at = recording_->unfinished[begun->key][number] = t.operations.size();
     t.events.push_back({step_trace::kind::begin, t.operations.size()});
     t.operations.push_back({.kind = o.kind,
                             .group = number_of_group(t),
@@ -113,23 +144,28 @@ class tracing_communicator final : public communicator {
                             .tag = o.tag,
                             .number = number,
                             .text = o.text()});
-    return work(std::make_shared<late>(recording_, t.operations.size() - 1));
+    return work(begun);
   }
 
  private:
   /// Completed when it is waited for and no sooner, so that as much memory as possible is held meanwhile.
   struct late final : work::state {
-    late() = default;
-    late(std::shared_ptr<recording> r, std::size_t operation) : to(std::move(r)), at(operation) {}
+    late(std::shared_ptr<recording> r, std::string k, std::int64_t n)
+        : to(std::move(r)), key(std::move(k)), number(n) {}
     bool poll() override { return over; }
     void wait(std::chrono::milliseconds) override {
-      if (!std::exchange(over, true) && to && to->is_on)
-        to->trace.events.push_back({step_trace::kind::wait, at});
+      if (std::exchange(over, true) || !to->is_on) return;
+      if (at) to->unfinished[key].erase(number);
+      else to->earlier[key][number] = to->trace.events.size();
+      to->trace.events.push_back(
+          {at ? step_trace::kind::wait : step_trace::kind::wait_for_last, at.value_or(0)});
     }
     std::exception_ptr failure() const override { return nullptr; }
 
     std::shared_ptr<recording> to;
-    std::size_t at = 0;
+    std::string key;
+    std::int64_t number;
+    std::optional<std::size_t> at{};  // in the trace; none of the step before
     bool over = false;
   };
 
@@ -164,7 +200,8 @@ class tracing_communicator final : public communicator {
 
 WEFT_DEFINE traced_rank::traced_rank(const cluster& c, int rank)
     : recording_(std::make_shared<detail::recording>()),
-      where_(std::make_shared<detail::tracing_backend>(recording_, !c.device.is_gpu)) {
+      where_(std::make_shared<detail::tracing_backend>(recording_, !c.device.is_gpu)),
+      host_(std::make_shared<counting_backend>()) {
   if (rank < 0 || rank >= checked(c).ranks)
     refuse<value_error>({"weft: planner: there is no rank ", rank, " among ", c.ranks});
   rank_group world{"world", std::vector<int>(static_cast<std::size_t>(c.ranks))};
@@ -178,13 +215,17 @@ WEFT_DEFINE const step_trace& traced_rank::trace() const {
   if (!recording_->is_done) throw usage_error("weft: planner: the job has traced no step: call rank.step");
   return recording_->trace;
 }
-WEFT_DEFINE void traced_rank::begin() {
-  recording_->trace = {.rank = rank()};
+WEFT_DEFINE void traced_rank::begin(index_t steps) {
+  if (steps < 1) refuse<value_error>({"weft: planner: ", steps, " steps to trace"});
+  recording_->trace = {.rank = rank(), .steps = steps};
+  recording_->unfinished.clear();
+  recording_->earlier.clear();
   recording_->is_on = true;
 }
 WEFT_DEFINE void traced_rank::end() {
   recording_->is_on = false;
   recording_->is_done = true;
+  recording_->match_earlier();
   recording_->trace.peak_bytes = where_.memory().figures().peak;
 }
 

@@ -99,9 +99,11 @@ WEFT_DEFINE double operations_of_native(const native_code& code, std::span<const
     const double pairs = static_cast<double>(in[0].size()) * static_cast<double>(in[1].extents[1]);
     return (code.op == native_op::attention ? 4 : 8) * pairs;
   }
-  if (code.op != native_op::depthwise_conv2d) return 0;
-  const index_t channels = std::max<index_t>(in[1].extents[0], 1);
-  return 2 * static_cast<double>(out[0].size()) * static_cast<double>(in[1].size() / channels);
+  const bool is_gradient = code.op == native_op::depthwise_weight_gradient;
+  if (code.op != native_op::depthwise_conv2d && !is_gradient) return 0;
+  const strided &weight = is_gradient ? out[0] : in[1], &images = is_gradient ? in[1] : out[0];
+  const index_t channels = std::max<index_t>(weight.extents[0], 1);
+  return 2 * static_cast<double>(images.size()) * static_cast<double>(weight.size() / channels);
 }
 
 WEFT_DEFINE step_text text_of_launch(std::span<const kernel_call* const> calls) {
