@@ -105,8 +105,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// Drops what gradient hooks have kept from step to step.
   void reset_hook() { reducer_.reset_hook(); }
 
-  /// Replaces the parameters of all ranks by their mean. Only without sharding.
+  /// Replaces the parameters that have moved on any rank by their mean over all ranks. Only without sharding.
   void average_parameters();
+  /// Called after other code has set elements of local parameters.
+  void reload();
 
   /// The parameters that this rank updates, in the order of the model.
   state_dict_t local() const;

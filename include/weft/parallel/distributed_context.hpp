@@ -124,7 +124,7 @@ class distributed_context : public context {
   [[gnu::cold]] state_dict_t full_optimizer();
 
   /// Must be called after other code has set elements of local parameters. Collective.
-  void reload() { prepared().parameters_changed(); }
+  void reload() { prepared().reload(); }
   /// Drops what the gradient hook has kept from step to step.
   void reset_hook() { prepared().reset_hook(); }
 

@@ -33,6 +33,7 @@ struct member {
   state_ptr local;       // the rows that this rank updates; `whole` itself if nothing is divided
   bool seen = false;     // has had a gradient since the last step
   bool reduced = false;  // and it has been delivered
+  bool moved = false;    // may differ between ranks that take local steps
 
   index_t rows() const { return in_rows(whole->extents)[0]; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }

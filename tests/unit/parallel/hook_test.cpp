@@ -212,6 +212,27 @@ TEST_CASE("local steps: nothing is sent but the parameters, now and then") {
   CHECK(local.last < full.first / 4);
 }
 
+TEST_CASE("local steps: a parameter without a gradient keeps its bits, what is set by hand is averaged") {
+  run_ranks(3, [](communicator& ranks) {
+    net model;
+    initialize(model, 1);
+    adamw optimizer{.lr = 1e-2};
+    auto run = bind(model, optimizer, ranks, {.local_steps = 2});
+    const auto frozen = model.in.weight.to_vector();
+    const auto x = randn<float>(extents<8, 24>{}, {.seed = static_cast<std::uint64_t>(ranks.rank())});
+    const auto loss = [&](index_t) { return mean(square(model.out(tanh(detach(model.in(x)))))); };
+    for (int s = 0; s < 6; ++s) run.step(1, loss);
+    CHECK(model.in.weight.to_vector() == frozen);
+    std::vector<float> ends = model.out.weight.to_vector(), all(3 * ends.size());
+    ranks.all_gather(ends, all).wait();
+    for (std::size_t i = 0; i < ends.size(); ++i) CHECK(ends[i] == all[i]);
+    model.in.weight.copy_from(std::vector<float>(frozen.size(), static_cast<float>(ranks.rank())));
+    run.reload();
+    for (int s = 0; s < 2; ++s) run.step(1, loss);
+    CHECK(model.in.weight.to_vector() == std::vector<float>(frozen.size(), 1));
+  });
+}
+
 TEST_CASE("hooks are for ranks that hold everything") {
   run_ranks(2, [](communicator& ranks) {
     net model;

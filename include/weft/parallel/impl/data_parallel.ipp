@@ -195,12 +195,26 @@ WEFT_DEFINE void data_parallel_hooks::broadcast_buffers(int from) {
 }
 
 WEFT_DEFINE void data_parallel_hooks::average_parameters() {
-  state_dict_t all;
+  std::vector<std::int32_t> moved;
   for (const unit& u : units_)
-    for (const member& m : u.members) all.emplace_back(m.name, m.whole);
+    for (const member& m : u.members) moved.push_back(m.moved);
+  groups_.data().all_reduce(moved, reduction::maximum, groups_.labelled("parameters moved", true)).wait();
+  state_dict_t all;
+  auto next = moved.begin();
+  for (unit& u : units_)
+    for (member& m : u.members) {
+      m.moved = false;
+      if (*next++) all.emplace_back(m.name, m.whole);
+    }
   replace(all, [&](elements e, const std::string& name) {
     return groups_.data().all_reduce(e, reduction::average, groups_.labelled(name));
   });
+}
+
+WEFT_DEFINE void data_parallel_hooks::reload() {
+  for (unit& u : units_)
+    for (member& m : u.members) m.moved = true;
+  parameters_changed();
 }
 
 WEFT_DEFINE state_dict_t data_parallel_hooks::local() const {

@@ -184,7 +184,7 @@ WEFT_DEFINE void gradient_reducer::set_gradients(int u, const state_ptr& reduced
     member& m = of.at(p.member);
     if (!m.seen) continue;
     forget(m);
-    m.whole->gradient_reduced = m.reduced = true;
+    m.whole->gradient_reduced = m.reduced = m.moved = true;
     const index_t at = p.in_message - own[0].in_message;
     if (where_ == messages_) {
       m.local->grad = alias_of(*reduced);
