@@ -43,7 +43,7 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
     const auto loss = [&](index_t) -> const E& { return statement; };
     parallel::statements_of<pipeline_run, decltype(loss)> statements(*this, loss, 1);
     pipeline_context::prepare(micro_batches, [&](const parallel::stage_events& events) {
-      return statements.visit(0, parallel::no_blocks, events);
+      return statements.visit(0, parallel::no_blocks, events).blocks;
     });
   }
 

@@ -46,8 +46,9 @@ class pipeline_step {
   /// What a chunk keeps of a micro-batch between its steps.
   struct saved {
     std::shared_ptr<tape_entries> recorded;
-    state_ptr in, out;   // operand of its first block; value after its last one, or the loss
-    state_ptr gradient;  // of `in`, until it is sent
+    state_ptr in, out;          // operand of its first block; value after its last one, or the loss
+    state_ptr gradient;         // of `in`, until it is sent
+    bool has_gradient = false;  // whether the loss gives one to the value after its last block
   };
 
   saved& cell(const pipeline::step& e) { return cell(e.chunk, e.micro_batch); }
@@ -63,6 +64,7 @@ class pipeline_step {
   /// Waits for the message that a step reads, so that its record has the time of computing alone.
   void await_input(const pipeline::step& e);
   void record_message(const pipeline::step& e);
+  void send(const pipeline::step& e);
 
   void forward(const pipeline::step& e);
   state_ptr input_of(const pipeline::step& e);
@@ -73,7 +75,6 @@ class pipeline_step {
   void begin_gradients(const pipeline::step& e);
   /// Brings tied parameters that other stages own to the version of a forward step; see tied_gradients.
   void update_tied(int micro_batch);
-  void send_gradient(const pipeline::step& e);
 
   pipeline_context& run_;
   step_statements& statements_;

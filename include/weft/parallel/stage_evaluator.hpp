@@ -80,8 +80,8 @@ class stage_evaluator {
       return inner_.eval_program(e);
     }
     context_.next_random();  // as if it had been executed
-    return absent<result>(
-        detail::absent_result(context_, plan, Inner::template program_of<E>::positions, o));
+    return absent<result>(detail::absent_result(context_, plan, Inner::template program_of<E>::positions, o),
+                          is_followed<E>(o));
   }
 
   template <class X, class Labels, class F>
@@ -97,7 +97,8 @@ class stage_evaluator {
       return inner_.sum_of_slices(x, labels, rows, f);
     }
     return absent<result>(
-        detail::absent_value({context_.where(), {}, dtype_of<typename result::value_type>, buffer()}));
+        detail::absent_value({context_.where(), {}, dtype_of<typename result::value_type>, buffer()}),
+        is_followed<decltype(whole)>(o));
   }
 
   /// The value f(inner), a tensor like `x`, which reads the leaves x and y. `each(inner, visit)` calls
@@ -114,7 +115,8 @@ class stage_evaluator {
       return f(inner_);
     }
     for (int i = 0; i < programs; ++i) context_.next_random();  // as if they had been executed
-    return absent<result>(detail::absent_value(*x.state()));
+    return absent<result>(detail::absent_value(*x.state()),
+                          is_followed(x.state()) || is_followed(y.state()));
   }
 
   /// Called before each block with its operand.
@@ -124,10 +126,12 @@ class stage_evaluator {
       const positions_dim positions = x.state()->positions;
       x = X(events_.enter(*x.state()));
       x.state()->positions = positions;
+      followed_ = {x.state()};
     }
     if (blocks_ == mine_.last && mine_.last > mine_.first) {
       if (events_.leave) events_.leave(x.state());
-      x = absent<X>(detail::absent_value(*x.state()));
+      followed_.clear();
+      x = absent<X>(detail::absent_value(*x.state()), true);
     }
     ++blocks_;
   }
@@ -135,12 +139,30 @@ class stage_evaluator {
   /// The number of blocks so far.
   index_t blocks() const { return blocks_; }
 
+  /// Whether backward passes bring a gradient of `value`, of another chunk, to what the chunk passes on; of an
+  /// empty range of blocks, to what it would begin with.
+  bool is_followed(const std::shared_ptr<tensor_state>& value) const {
+    return std::find(followed_.begin(), followed_.end(), value) != followed_.end();
+  }
+
  private:
   bool computes() const { return mine_.holds(blocks_); }
 
+  /// The same of the value of a program, by what it reads.
+  template <expression E>
+  bool is_followed([[maybe_unused]] const runtime::operands& o) const {
+    if constexpr (requires { typename Inner::template backward_of<E>; }) {
+      constexpr runtime::plan_view backward = Inner::template backward_of<E>::plan;
+      for (std::size_t i = 0; i < o.leaves.size(); ++i)
+        if (backward.outputs[i] >= 0 && is_followed(o.leaves[i])) return true;
+    }
+    return false;
+  }
+
   template <class Result>
-  Result absent(std::shared_ptr<tensor_state> value) {
+  Result absent(std::shared_ptr<tensor_state> value, bool follows) {
     absent_.push_back(value);
+    if (follows) followed_.push_back(value);
     return Result(std::move(value));
   }
   /// Throws usage_error if a program of this chunk reads a value of another one.
@@ -156,6 +178,7 @@ class stage_evaluator {
   const stage_events& events_;
   index_t blocks_ = 0;
   tensor_list absent_;
+  tensor_list followed_;  // what depends on the value between chunks, and passes gradients on to it
 };
 
 }  // namespace weft::parallel

@@ -32,7 +32,8 @@ class stage_messages {
 
   /// Waits for a message that receive() has begun.
   void await(const pipeline::step& e) { find(e)->in_flight.wait(); }
-  /// Waits for a message that receive() has begun, and returns its value.
+  /// Waits for a message that receive() has begun, and returns its value; null if it has not begun, as for a
+  /// gradient that does not exist.
   state_ptr take(const pipeline::step& e);
 
   /// Waits until everything has been sent.

@@ -11,11 +11,17 @@
 
 namespace weft::parallel {
 
+/// What a walk over a statement finds.
+struct walked_statement {
+  index_t blocks;
+  bool has_gradient;  // whether the loss gives one to what the chunk passes on; see stage_evaluator
+};
+
 /// A chunk that has been executed for a micro-batch.
 struct recorded_chunk {
   std::shared_ptr<tape_entries> tape;
   std::shared_ptr<tensor_state> value;  // of the statement; absent unless the chunk computes it
-  index_t blocks;                       // of the statement
+  walked_statement statement;
 };
 
 /// The statements of the micro-batches of one training step, of which a stage executes chunks.
@@ -30,8 +36,8 @@ class step_statements {
   void set_ranks_of_stage(std::vector<const communicator*> groups) { ranks_of_stage_ = std::move(groups); }
 
   /// Walks over the statement of micro-batch j, executes nothing and draws no random numbers. `at`: an empty
-  /// range of blocks. Returns the number of blocks in the statement.
-  virtual index_t visit(index_t j, block_range at, const stage_events& events) = 0;
+  /// range of blocks.
+  virtual walked_statement visit(index_t j, block_range at, const stage_events& events) = 0;
   /// Executes the programs of `mine` and records them on a new tape.
   virtual recorded_chunk record(index_t j, block_range mine, const stage_events& events) = 0;
   /// Frees the statement of micro-batch j.
@@ -58,10 +64,10 @@ class statements_of final : public step_statements {
   statements_of(Run& run, Loss& loss, index_t micro_batches)
       : run_(run), loss_(loss), made_(static_cast<std::size_t>(micro_batches)) {}
 
-  index_t visit(index_t j, block_range at, const stage_events& events) override {
+  walked_statement visit(index_t j, block_range at, const stage_events& events) override {
     const context::randomness_scope unchanged(run_, run_.randomness());
     tape_type unused(run_);
-    return walk(unused, j, at, events).blocks;
+    return walk(unused, j, at, events).statement;
   }
   recorded_chunk record(index_t j, block_range mine, const stage_events& events) override {
     const auto tape = std::make_shared<tape_type>(run_);
@@ -88,7 +94,7 @@ class statements_of final : public step_statements {
     }
     stage_evaluator<tape_type> evaluator(on, run_, mine, events);
     const auto value = evaluator.eval(*made_[static_cast<std::size_t>(j)]);
-    return {nullptr, value.state(), evaluator.blocks()};
+    return {nullptr, value.state(), {evaluator.blocks(), evaluator.is_followed(value.state())}};
   }
 
   Run& run_;

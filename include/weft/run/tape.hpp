@@ -25,6 +25,10 @@ class tape : public tape_entries {
   /// The program that is executed for E.
   template <expression E>
   using program_of = runtime::forward_program<E, Options>;
+  /// The program by which a backward pass through E begins: of all gradients, or in parts, of inputs only.
+  template <expression E>
+  using backward_of = std::conditional_t<InParts, runtime::backward_input_program<E, Options>,
+                                         runtime::backward_program<E, Options>>;
 
   explicit tape(context& c = default_context()) : tape_entries(c) {
     if constexpr (InParts) divide_backward();
@@ -55,14 +59,10 @@ class tape : public tape_entries {
     else {
       (void)autodiff::flows<E>;  // checks that its ops have derivatives
       const runtime::executable& forward = runtime::executable_of<program_of<E>>;
-      runtime::operands o = runtime::operands_of(e);
-      if constexpr (InParts)
-        return evaluated<E, true>(
-            run_forward(forward, runtime::executable_of<runtime::backward_input_program<E, Options>>,
-                        std::move(o), &runtime::executable_of<runtime::backward_weight_program<E, Options>>));
-      else
-        return evaluated<E, true>(run_forward(
-            forward, runtime::executable_of<runtime::backward_program<E, Options>>, std::move(o)));
+      const runtime::executable& backward = runtime::executable_of<backward_of<E>>;
+      const runtime::executable* weight = nullptr;
+      if constexpr (InParts) weight = &runtime::executable_of<runtime::backward_weight_program<E, Options>>;
+      return evaluated<E, true>(run_forward(forward, backward, runtime::operands_of(e), weight));
     }
   }
 

@@ -64,6 +64,8 @@ class basic_tape_entries {
     run_backward(y.state(), seed.state());
   }
   /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
+  /// With a null seed nothing depends on `y`: the pass adds nothing to gradients, and completes those that
+  /// its leaves have.
   void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
 
   /// Reports expressions for which no backward pass exists.

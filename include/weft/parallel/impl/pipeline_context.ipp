@@ -99,7 +99,7 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   parallel::pipeline_step of_step(*this, statements, schedule_);
   prepare(micro_batches, [&](const parallel::stage_events& events) {
     index_t blocks = 0;
-    abort_on_error(all, of_step, [&] { blocks = statements.visit(0, parallel::no_blocks, events); });
+    abort_on_error(all, of_step, [&] { blocks = statements.visit(0, parallel::no_blocks, events).blocks; });
     return blocks;
   });
   const communication before = communicated();

@@ -37,9 +37,7 @@ WEFT_DEFINE void pipeline_step::execute(std::span<double> losses) {
     const pipeline::step& e = list_[k];
     at_ = &e;
     if (e.kind == kind::receive_activation || e.kind == kind::receive_gradient) begin_receive(e);
-    if (e.kind == kind::send_activation) messages_.send(schedule_, e, cell(e).out, options());
-    if (e.kind == kind::send_gradient) send_gradient(e);
-    if (pipeline::is_send(e.kind)) record_message(e);
+    if (pipeline::is_send(e.kind)) send(e);
     if (pipeline::is_message(e.kind)) continue;
     begin_receives_after(k);
     await_input(e);
@@ -78,20 +76,24 @@ WEFT_DEFINE void pipeline_step::begin_receives_after(std::size_t k) {
 
 WEFT_DEFINE void pipeline_step::begin_receive(const pipeline::step& e) {
   if (messages_.has(e)) return;
-  if (e.kind == kind::receive_gradient) return messages_.receive(schedule_, e, *cell(e).out, options());
+  if (e.kind == kind::receive_gradient) {
+    if (cell(e).has_gradient) messages_.receive(schedule_, e, *cell(e).out, options());
+    return;
+  }
   const block_range at_entry{run_.blocks_of(e.chunk).first, run_.blocks_of(e.chunk).first};
-  run_.check_blocks(statements_.visit(e.micro_batch, at_entry, {.enter = [&](const tensor_state& x) {
-                                        messages_.receive(schedule_, e, x, options());
-                                        return detail::absent_value(x);
-                                      }}));
+  const walked_statement found =
+      statements_.visit(e.micro_batch, at_entry, {.enter = [&](const tensor_state& x) {
+                          messages_.receive(schedule_, e, x, options());
+                          return detail::absent_value(x);
+                        }});
+  run_.check_blocks(found.blocks);
+  cell(e.chunk - 1, e.micro_batch).has_gradient = found.has_gradient;
 }
 
 WEFT_DEFINE void pipeline_step::await_input(const pipeline::step& e) {
-  const bool up = e.kind == kind::forward;
-  const bool reads = up || pipeline::yields_gradient(e.kind);
-  if (!reads || !pipeline::detail::crosses(schedule_, e.chunk, up ? e.chunk - 1 : e.chunk + 1)) return;
-  const pipeline::step message{up ? kind::receive_activation : kind::receive_gradient, e.chunk,
-                               e.micro_batch};
+  const pipeline::step message{
+      e.kind == kind::forward ? kind::receive_activation : kind::receive_gradient, e.chunk, e.micro_batch};
+  if (!messages_.has(message)) return;
   messages_.await(message);
   record_message(message);
 }
@@ -99,6 +101,14 @@ WEFT_DEFINE void pipeline_step::await_input(const pipeline::step& e) {
 WEFT_DEFINE void pipeline_step::record_message(const pipeline::step& e) {
   const double now = seconds();
   records_.push_back({run_.stage(), e.kind, e.chunk, e.micro_batch, now, now});
+}
+
+WEFT_DEFINE void pipeline_step::send(const pipeline::step& e) {
+  const state_ptr value =
+      e.kind == kind::send_activation ? cell(e).out : std::exchange(cell(e).gradient, nullptr);
+  if (!value) return;  // there is no gradient
+  messages_.send(schedule_, e, value, options());
+  record_message(e);
 }
 
 WEFT_DEFINE void pipeline_step::forward(const pipeline::step& e) {
@@ -111,8 +121,9 @@ WEFT_DEFINE void pipeline_step::forward(const pipeline::step& e) {
   const stage_events events{.enter = [&](const tensor_state&) { return s.in = input_of(e); },
                             .leave = [&](const state_ptr& out) { s.out = out; }};
   recorded_chunk done = statements_.record(e.micro_batch, run_.blocks_of(e.chunk), events);
-  run_.check_blocks(done.blocks);
+  run_.check_blocks(done.statement.blocks);
   s.recorded = std::move(done.tape);
+  s.has_gradient = done.statement.has_gradient;
   if (is_last(e.chunk)) {
     s.out = done.value;
     const index_t number = run_.micro_batch(e.micro_batch, schedule_.micro_batches);
@@ -157,7 +168,8 @@ WEFT_DEFINE void pipeline_step::backward_input(const pipeline::step& e) {
                                : messages_.take({kind::receive_gradient, e.chunk, e.micro_batch});
     s.recorded->backward(s.out, seed);
   }
-  if (s.in) s.gradient = s.in->grad ? s.in->grad : zeros_like(*s.in);
+  if (s.in && cell(e.chunk - 1, e.micro_batch).has_gradient)
+    s.gradient = s.in->grad ? s.in->grad : zeros_like(*s.in);
   s.in.reset();
   s.out.reset();
 }
@@ -181,9 +193,4 @@ WEFT_DEFINE void pipeline_step::update_tied(int micro_batch) {
   run_.tied_->follow(micro_batch, run_.local(), options(),
                      [&](int number) { versions_->update([&] { run_.update(number); }); });
 }
-
-WEFT_DEFINE void pipeline_step::send_gradient(const pipeline::step& e) {
-  messages_.send(schedule_, e, std::exchange(cell(e).gradient, nullptr), options());
-}
-
 }  // namespace weft::parallel

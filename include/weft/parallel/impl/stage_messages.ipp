@@ -31,17 +31,20 @@ WEFT_DEFINE void stage_messages::receive(const pipeline::schedule& s, const pipe
 }
 
 WEFT_DEFINE state_ptr stage_messages::take(const pipeline::step& e) {
-  const auto found = find(e);
-  const message m = std::move(*found);
-  coming_.erase(found);
-  m.in_flight.wait();
+  state_ptr received;
+  if (const auto found = find(e); found != coming_.end()) {
+    const message m = std::move(*found);
+    coming_.erase(found);
+    m.in_flight.wait();
+    received = m.value;
+  }
   if (e.kind == pipeline::step_kind::receive_gradient)  // computed from this activation
     drop([&](const message& of) {
       return of.is({pipeline::step_kind::send_activation, e.chunk, e.micro_batch});
     });
-  if (where_ == messages_ || where_->holds_messages()) return m.value;
-  const state_ptr value = state_like(*m.value, where_);
-  copy_rows(value, 0, m.value, 0, value->extents.size());
+  if (!received || where_ == messages_ || where_->holds_messages()) return received;
+  const state_ptr value = state_like(*received, where_);
+  copy_rows(value, 0, received, 0, value->extents.size());
   return value;
 }
 

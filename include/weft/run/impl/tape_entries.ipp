@@ -12,7 +12,7 @@ namespace weft {
 template <class Unused>
 void basic_tape_entries<Unused>::backward(const std::shared_ptr<tensor_state>& y,
                                           const std::shared_ptr<tensor_state>& seed) {
-  if (seed->type != y->type || !(seed->whole() == y->whole()))
+  if (seed && (seed->type != y->type || !(seed->whole() == y->whole())))
     runtime::detail::refuse_spec("backward", *y, *seed, y->type);
   run_backward(y, seed);
 }
@@ -224,12 +224,13 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   bool is_here = false;
   for (std::size_t n = entries_.size(); !is_here && n > 0; --n) is_here = entries_[n - 1].result == y;
   if (!is_here) refuse_backward(*y);
-  if (!(seed->where == context_->where()))
+  if (seed && !(seed->where == context_->where()))
     runtime::detail::refuse_device("backward: seed", 0, *seed, context_->where());
   context_->begin_backward();
   for (const entry& n : entries_) n.result->grad.reset();  // gradients from other tapes count as a seed only
-  std::shared_ptr<tensor_state> first = runtime::placed(*context_, seed, y->where_in_layer());
-  if (first == seed && !y->gradient_hooks.empty()) {  // which may change it
+  std::shared_ptr<tensor_state> first =
+      seed ? runtime::placed(*context_, seed, y->where_in_layer()) : nullptr;
+  if (first && first == seed && !y->gradient_hooks.empty()) {  // which may change it
     const index_t count = seed->extents.size();
     first = make_state(seed->where, seed->extents, seed->type);
     copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
@@ -237,7 +238,7 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   goes_back_ = true;
   reaches_leaf_ = false;
   try {
-    accumulate(y, first);
+    if (first) accumulate(y, first);
     execute_backward();
   } catch (...) {
     goes_back_ = false;
@@ -293,8 +294,9 @@ void basic_tape_entries<Unused>::keep_for_second_part(entry n) {
   n.result.reset();
   if (!n.function) {
     recycled_vector<char> read(n.leaves.size() + n.saved.size(), false);
-    for (const lower::value_entry& v : n.weight->plan.values)
-      if (v.where == lower::storage::leaf) read[static_cast<std::size_t>(v.source)] = true;
+    if (!n.saved.empty())  // there was a cotangent
+      for (const lower::value_entry& v : n.weight->plan.values)
+        if (v.where == lower::storage::leaf) read[static_cast<std::size_t>(v.source)] = true;
     for (std::size_t i = 0; i < n.leaves.size(); ++i) {
       n.read[i] = read[i];
       if (!read[i] && n.weight->plan.outputs[i] < 0) n.leaves[i].reset();
