@@ -6,7 +6,8 @@
 // last chunk to the first, so that the sum is reduced once. Between stages, every stage reduces its own
 // gradients, and after the last micro-batch their sum is exchanged: two messages for each other stage. In
 // deterministic mode the gradients of every micro-batch are handed to the owner in the order of the backward
-// pass, as on one rank.
+// pass, as on one rank. A message before each gradient says whether there is one: a parameter that no stage
+// has a gradient of stays as it is.
 //
 // A schedule without a flush hands them over in both modes, and the owner sends the sum of each micro-batch
 // to the other stages. All chunks read the version of a tied parameter that the first one reads in its
@@ -34,10 +35,10 @@ struct tied_parameter {
 /// Exchanges the gradients of tied parameters between the chunks and stages that hold them.
 class tied_gradients {
  public:
-  /// `first_tag`: messages have this tag and the next ones, one for each parameter. All stages must pass the
-  /// same list.
+  /// `where`: the device that computes gradients. `first_tag`: messages have this tag and the next ones, one
+  /// for each parameter. All stages must pass the same list.
   tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of, communicator& stages,
-                 int first_tag, bool deterministic);
+                 const device& where, int first_tag, bool deterministic);
   tied_gradients(const tied_gradients&) = delete;
   tied_gradients& operator=(const tied_gradients&) = delete;
   ~tied_gradients() {
@@ -61,17 +62,17 @@ class tied_gradients {
   /// the parameters that it owns. `local`: the parameters that this rank updates, by name.
   void share(const state_dict_t& local, const comm_options& o);
   /// Without a flush, before the forward step of a micro-batch, or after the last one: receives the sums of
-  /// the updates that the parameters' first chunks had executed then, and calls update(n) after each, n being
-  /// the number of updates before.
+  /// the updates that the parameters' first chunks had executed then, and calls update(n) after each that
+  /// there is, n being the number of updates before.
   template <class F>
   void follow(int micro_batch, const state_dict_t& local, const comm_options& o, F update) {
     for (std::size_t t = 0; t < all_.size(); ++t) {
       const state_ptr own = rows(t, local);
       if (!exchanges(t) || !own || owns(t)) continue;
       for (int& n = sums_[t]; n < of_forward(t, micro_batch); ++n) {
-        own->grad = receive(t, all_[t].stages[0], own, o);
+        own->grad = receive(t, all_[t].stages[0], *own, o);
         drop(t, n + 1);
-        update(n);
+        if (own->grad) update(n);
       }
     }
   }
@@ -89,7 +90,7 @@ class tied_gradients {
  private:
   struct sent {
     std::size_t parameter;
-    int number;  // of the messages of a parameter in a step
+    int number;  // of the gradients of a parameter that are sent in a step
     state_ptr message;
     work in_flight;
   };
@@ -133,18 +134,25 @@ class tied_gradients {
     o.label = weft::detail::joined({"gradient of ", all_[t].name, o.label});
     return o;
   }
-  /// Sends a gradient, zeros if there is none, of the shape of `like`.
-  void send(std::size_t t, int to, state_ptr g, const state_ptr& like, const comm_options& o);
+  static comm_options as_control(comm_options o) {
+    o.control = true;
+    return o;
+  }
+  int tag(std::size_t t) const { return first_tag_ + static_cast<int>(t); }
+  /// Sends a gradient; null: says that there is none.
+  void send(std::size_t t, int to, const state_ptr& g, comm_options o);
   /// Waits for the messages of a parameter with numbers below `number`, which arrive or have arrived, and
   /// frees them.
   void drop(std::size_t t, int number);
-  state_ptr receive(std::size_t t, int from, const state_ptr& like, const comm_options& o);
+  /// Receives a gradient of the shape of `like`; null if there is none.
+  state_ptr receive(std::size_t t, int from, const tensor_state& like, comm_options o);
   /// Adds what the other stages have sent, and sends them the sum.
   void collect(std::size_t t, tensor_state& own, const comm_options& o);
 
   std::vector<tied_parameter> all_;
   std::vector<int> stage_of_;
   communicator* stages_;
+  device where_, messages_;
   int first_tag_;
   bool deterministic_;
   std::vector<handed_gradient> handed_;

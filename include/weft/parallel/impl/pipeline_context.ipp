@@ -308,7 +308,7 @@ WEFT_DEFINE void pipeline_context::find_tied(const std::vector<reading>& reading
   for (const auto& [name, t] : parameters_)
     if (const std::vector<int> chunks = chunks_that_read(readings, t.get()); chunks.size() > 1)
       tied.push_back({name, t, chunks, stages_of(chunks)});
-  tied_ = std::make_unique<parallel::tied_gradients>(std::move(tied), schedule_.stage_of, *stages_,
+  tied_ = std::make_unique<parallel::tied_gradients>(std::move(tied), schedule_.stage_of, *stages_, where(),
                                                      2 * schedule_.chunks(), options().deterministic);
   tied_->check(schedule_);
 }

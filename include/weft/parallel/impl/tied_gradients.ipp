@@ -9,10 +9,13 @@ namespace weft {
 namespace parallel {
 
 WEFT_DEFINE tied_gradients::tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of,
-                                           communicator& stages, int first_tag, bool deterministic)
+                                           communicator& stages, const device& where, int first_tag,
+                                           bool deterministic)
     : all_(std::move(all)),
       stage_of_(std::move(stage_of)),
       stages_(&stages),
+      where_(where),
+      messages_(message_device(where, &stages)),
       first_tag_(first_tag),
       deterministic_(deterministic),
       sums_(all_.size()),
@@ -49,7 +52,7 @@ WEFT_DEFINE tensor_list tied_gradients::before_backward(int chunk, int micro_bat
     const tied_parameter& p = all_[t];
     if (const int after = neighbor(p, chunk, 1, hands_each_); after >= 0)
       add(*p.whole, on_this_stage(after) ? take(t, micro_batch)
-                                         : receive(t, stage(after), p.whole, handed(after, micro_batch, o)));
+                                         : receive(t, stage(after), *p.whole, handed(after, micro_batch, o)));
     if (!updates_before_.empty() && owns(t)) drop(t, of_forward(t, micro_batch));
     if (neighbor(p, chunk, -1, hands_each_) >= 0) withheld.push_back(p.whole);
   }
@@ -63,7 +66,7 @@ WEFT_DEFINE void tied_gradients::after_backward(int chunk, int micro_batch, cons
     if (before < 0) continue;
     state_ptr g = std::exchange(p.whole->grad, nullptr);
     if (on_this_stage(before)) handed_.push_back({t, micro_batch, std::move(g)});
-    else send(t, stage(before), g, p.whole, handed(chunk, micro_batch, o));
+    else send(t, stage(before), g, handed(chunk, micro_batch, o));
   }
 }
 
@@ -80,12 +83,12 @@ WEFT_DEFINE void tied_gradients::deliver(const state_dict_t& local, const comm_o
   for (std::size_t t = 0; t < all_.size(); ++t) {
     own.push_back(rows(t, local));
     if (exchanges(t) && own[t] && !owns(t) && !hands_each_)
-      send(t, all_[t].stages[0], own[t]->grad, own[t], o);
+      send(t, all_[t].stages[0], own[t]->grad, o);
   }
   for (std::size_t t = 0; t < all_.size(); ++t)
     if (exchanges(t) && own[t] && owns(t)) collect(t, *own[t], o);
   for (std::size_t t = 0; t < all_.size(); ++t)
-    if (exchanges(t) && own[t] && !owns(t)) own[t]->grad = receive(t, all_[t].stages[0], own[t], o);
+    if (exchanges(t) && own[t] && !owns(t)) own[t]->grad = receive(t, all_[t].stages[0], *own[t], o);
   complete();
 }
 
@@ -132,13 +135,18 @@ WEFT_DEFINE comm_options tied_gradients::handed(int chunk, int micro_batch, comm
   return o;
 }
 
-WEFT_DEFINE void tied_gradients::send(std::size_t t, int to, state_ptr g, const state_ptr& like,
-                                      const comm_options& o) {
-  if (!g) g = zeros_like(*like);
-  const state_ptr message = reachable(message_device(g->where, stages_), g);
-  sent_.push_back({t, owns(t) ? sums_[t] : handed_over_[t]++, message, work()});
-  sent_.back().in_flight =
-      stages_->send(elements_of(*message), to, first_tag_ + static_cast<int>(t), labelled(t, o));
+WEFT_DEFINE void tied_gradients::send(std::size_t t, int to, const state_ptr& g, comm_options o) {
+  static constexpr std::int32_t exists[] = {0, 1};
+  const int number = owns(t) ? sums_[t] : handed_over_[t]++;
+  o = labelled(t, std::move(o));
+  const auto start = [&](const state_ptr& message, const_elements e, const comm_options& with) {
+    sent_.push_back({t, number, message, work()});
+    sent_.back().in_flight = stages_->send(e, to, tag(t), with);
+  };
+  start(nullptr, std::span(&exists[g != nullptr], 1), as_control(o));
+  if (!g) return;
+  const state_ptr message = reachable(messages_, g);
+  start(message, elements_of(*message), o);
 }
 
 WEFT_DEFINE void tied_gradients::drop(std::size_t t, int number) {
@@ -148,22 +156,24 @@ WEFT_DEFINE void tied_gradients::drop(std::size_t t, int number) {
   std::erase_if(sent_, below);
 }
 
-WEFT_DEFINE state_ptr tied_gradients::receive(std::size_t t, int from, const state_ptr& like,
-                                              const comm_options& o) {
-  const device messages = message_device(like->where, stages_);
-  const state_ptr message = make_state(messages, like->extents, like->type);
-  stages_->receive(elements_of(*message), from, first_tag_ + static_cast<int>(t), labelled(t, o)).wait();
-  if (messages == like->where) return message;
-  const state_ptr value = make_state(like->where, like->extents, like->type);
+WEFT_DEFINE state_ptr tied_gradients::receive(std::size_t t, int from, const tensor_state& like,
+                                              comm_options o) {
+  o = labelled(t, std::move(o));
+  std::int32_t exists = 1;  // also where messages are only counted
+  stages_->receive(std::span(&exists, 1), from, tag(t), as_control(o)).wait();
+  if (!exists) return nullptr;
+  const state_ptr message = make_state(messages_, like.extents, like.type);
+  stages_->receive(elements_of(*message), from, tag(t), o).wait();
+  if (messages_ == where_) return message;
+  const state_ptr value = make_state(where_, like.extents, like.type);
   copy_rows(value, 0, message, 0, value->extents.size());
   return value;
 }
 
 WEFT_DEFINE void tied_gradients::collect(std::size_t t, tensor_state& own, const comm_options& o) {
-  const auto like = alias_of(own);
   for (std::size_t s = all_[t].stages.size(); !hands_each_ && s-- > 1;)
-    add(own, receive(t, all_[t].stages[s], like, o));
-  for (std::size_t s = 1; s < all_[t].stages.size(); ++s) send(t, all_[t].stages[s], own.grad, like, o);
+    add(own, receive(t, all_[t].stages[s], own, o));
+  for (std::size_t s = 1; s < all_[t].stages.size(); ++s) send(t, all_[t].stages[s], own.grad, o);
 }
 
 }  // namespace parallel
