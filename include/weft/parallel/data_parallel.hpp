@@ -83,6 +83,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
   void synchronize(bool on) { synchronizes_ = on; }
   bool synchronizes() const { return synchronizes_; }
 
+  /// Reduces gradients that parameters had before a backward pass that differentiates none of their unit.
+  void take_left();
+
   /// Waits until all gradients are reduced, and stores them as gradients of the local parameters. Those that
   /// tapes of other contexts have left at parameters are reduced, too, as if they were of this run.
   void deliver_gradients();

@@ -273,6 +273,10 @@ class distributed_context : public context {
   void divide_context(std::shared_ptr<parallel::context_service> by);
   /// During subsequent backward passes, the gradients of these tensors are not reduced.
   void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
+  /// After a backward pass: reduces the gradients that it has found and not added to.
+  void take_left() {
+    if (hooks_) parallel_->take_left();
+  }
 
   /// The ranks that process different data.
   virtual communicator& data_ranks() const { return groups().data(); }

@@ -124,7 +124,7 @@ class tied_gradients {
 
   /// Adds `g`, which may be null, to the gradient of a parameter.
   static void add(tensor_state& to, const state_ptr& g) {
-    if (to.grad && g) runtime::add(*to.where, *to.grad, *g, *to.grad);
+    if (to.grad && g) runtime::add(*to.grad->where, *to.grad, *g, *to.grad);
     else if (g) to.grad = g;
   }
   state_ptr take(std::size_t t, int micro_batch);

@@ -139,6 +139,13 @@ WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator
 
 WEFT_DEFINE void data_parallel_hooks::deliver_gradients() {
   if (delivered_) return;
+  take_left();
+  reducer_.deliver();
+  delivered_ = true;
+  add_shared();
+}
+
+WEFT_DEFINE void data_parallel_hooks::take_left() {
   for (const unit& u : units_)
     for (const member& m : u.members)
       if (is_left(m)) require_no_other_run(m);
@@ -147,9 +154,6 @@ WEFT_DEFINE void data_parallel_hooks::deliver_gradients() {
     if (std::any_of(members.begin(), members.end(), [&](const member& m) { return is_left(m); }))
       take(static_cast<int>(u));
   }
-  reducer_.deliver();
-  delivered_ = true;
-  add_shared();
 }
 
 WEFT_DEFINE bool data_parallel_hooks::has_other_gradients() const {

@@ -363,6 +363,7 @@ WEFT_DEFINE void pipeline_context::before_backward(int chunk, int micro_batch) {
 
 WEFT_DEFINE void pipeline_context::after_backward(int chunk, int micro_batch) {
   tied_->after_backward(chunk, micro_batch, groups().labelled(""));
+  take_left();
 }
 
 WEFT_DEFINE void pipeline_context::complete_gradients() {
