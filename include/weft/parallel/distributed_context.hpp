@@ -93,7 +93,8 @@ class distributed_context : public context {
   /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
   /// weight 0, so that it takes part in all messages; the step averages over the batches that count. A step
   /// of m micro-batches takes m calls, before it or in `loss`: the j-th one says whether batch j counts, and
-  /// step(m, loss) throws usage_error after another number of them.
+  /// step(m, loss) throws usage_error after another number of them. Of a pipeline without a flush, each update
+  /// averages over the ranks that have its batch.
   /// The first rank with a batch is the one whose buffers all receive (parallel_options::broadcast_buffers).
   /// With local steps a rank updates nothing in a step in which none of its batches counts.
   ///   while (run.join(batch.has_value()) > 0) { ... }
@@ -202,12 +203,14 @@ class distributed_context : public context {
     passes_of_step& operator=(const passes_of_step&) = delete;
     ~passes_of_step() { run_.note_joins(); }
     /// They have come to the end of the step.
-    void end() const { run_.in_passes_ = false; }
+    void end() const { run_.end_passes(); }
 
    private:
     distributed_context& run_;
   };
   void begin_passes();
+  /// What join() has said is used up.
+  void end_passes();
   /// Throws comm_error, on all of them, unless the ranks that wait for each other inside of a micro-batch,
   /// those along tp, cp and ep, begin a step of as many micro-batches. Collective among them.
   void begin_together(index_t micro_batches) const;
@@ -218,7 +221,6 @@ class distributed_context : public context {
   struct joined_batch {
     double weight;         // of this rank's
     index_t counted;       // on all ranks
-    int first;             // rank on which it counts
     std::uint64_t passes;  // backward_passes() before it
   };
   /// The weight of the losses from here on: of the batch, 0 or 1, and of the positions of this rank.
@@ -297,12 +299,16 @@ class distributed_context : public context {
   virtual void check_optimizer() const = 0;
   /// Calls what waits for the next change of parameters.
   void begin_update();
-  /// Updates all local parameters with the mean gradient of one micro-batch of each rank, which has been
+  /// Updates all local parameters with the mean gradient of micro-batch `j` of each rank, which has been
   /// delivered, as the update that follows `updates` others. For schedules that update parameters more than
   /// once in a step.
-  void update_once(std::int64_t updates);
+  void update_once(std::int64_t updates, index_t j);
   /// Ends a step whose parameters have been updated.
   void end_step();
+  /// Throws usage_error if join() has been called, and not once for each of the micro-batches of this rank.
+  void check_joins(index_t micro_batches) const;
+  /// How often join() has been called for a step.
+  index_t joins() const { return static_cast<index_t>(joins_.size()); }
   /// Whether norms count the gradient of this parameter on this rank.
   virtual bool counts(const tensor_state&) const { return true; }
 

@@ -145,8 +145,10 @@ class pipeline_context : public distributed_context {
   void before_backward(int chunk, int micro_batch);
   void after_backward(int chunk, int micro_batch);
   void complete_gradients();
-  /// Update number `number` of this step, counted from 0.
-  void update(int number) { update_once(static_cast<std::int64_t>(number_of_step_) + number); }
+  /// Update number `number` of this step, counted from 0, with the gradients of a micro-batch.
+  void update(int number, int micro_batch) {
+    update_once(static_cast<std::int64_t>(number_of_step_) + number, micro_batch);
+  }
 
   state_dict_t parameters_, buffers_;  // of the whole model
   mesh_sizes sizes_;

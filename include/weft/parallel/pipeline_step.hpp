@@ -73,6 +73,8 @@ class pipeline_step {
   void backward_input(const pipeline::step& e);
   void backward_weight(const pipeline::step& e);
   void begin_gradients(const pipeline::step& e);
+  /// Without a flush: updates the parameters that have gradients, as the update of this number.
+  void update(int number);
   /// Brings tied parameters that other stages own to the version of a forward step; see tied_gradients.
   void update_tied(int micro_batch);
 
@@ -83,6 +85,7 @@ class pipeline_step {
   const pipeline::step* at_ = nullptr;  // the step of the list that is executed
   std::vector<saved> cells_;
   std::vector<int> forwards_left_, backwards_left_;  // by micro-batch; by chunk
+  std::vector<int> completed_;  // micro-batches in the order in which their gradients are completed
   std::span<double> losses_;
   std::vector<pipeline::record> records_;
   std::optional<weight_versions> versions_;  // if parameters are updated after each backward step

@@ -199,3 +199,123 @@ TEST_CASE("a tied parameter whose rows are elsewhere between steps trains") {
         {.sizes = {.pp = 2, .fsdp = 2}, .blocks = {1, 5}, .deterministic = deterministic},
         [](parallel_options& o) { o.offload_parameters = one_thread(); });
 }
+
+namespace {
+/// Whether data rank `rank` has batch j of a step.
+bool has_batch(int rank, index_t j) { return rank == 0 || j != 1; }
+
+/// Two steps of `m` micro-batches, of which rank 1 does not have all, and one without join(). On one rank, a
+/// step of all that there are, or with `each` one for each j.
+struct joined {
+  std::vector<double> losses;
+  floats end;
+};
+joined join_alone(index_t m, bool each) {
+  const device where = one_thread();
+  layers model;
+  to(model, where);
+  initialize(model, 1);
+  adamw optimizer{.lr = 0.1};
+  self_communicator alone;
+  auto run = bind(model, optimizer, alone, {.deterministic = true});
+  joined result;
+  for (index_t s = 0; s < 3; ++s) {
+    double sum = 0;
+    index_t all = 0;
+    std::vector<index_t> batches;
+    const auto step = [&] {
+      const auto count = static_cast<index_t>(batches.size());
+      sum += static_cast<double>(count) * run.step(count, [&](index_t i) {
+               return mean(square(model(input(batches[static_cast<std::size_t>(i)], where)) - 1.0f));
+             }).loss;
+      all += count;
+      batches.clear();
+    };
+    for (index_t j = 0; j < m; ++j) {
+      for (int rank = 0; rank < 2; ++rank)
+        if (s == 2 || has_batch(rank, j)) batches.push_back(s * 100 + j * 10 + rank);
+      if (each) step();
+    }
+    if (!each) step();
+    result.losses.push_back(sum / static_cast<double>(all));
+  }
+  result.end = floats_of(run.full());
+  return result;
+}
+joined join_staged(int stages, const std::string& schedule, index_t m, bool in_loss) {
+  const mesh_sizes sizes{.pp = stages, .dp = 2};
+  std::vector<joined> of(static_cast<std::size_t>(sizes.ranks()));
+  run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
+    const device where = one_thread();
+    layers model;
+    to(model, where);
+    initialize(model, 1);
+    adamw optimizer{.lr = 0.1};
+    parallel_options o = flat_plan::strategy_type::options(sizes);
+    o.timeout = std::chrono::seconds(60);
+    auto run = bind<flat_plan>(
+        model, optimizer, ranks, o,
+        {.schedule = [&](int p, int n) { return pipeline::schedule_named(schedule, p, n); }});
+    const int rank = ranks.rank() % 2;
+    joined& result = of[static_cast<std::size_t>(ranks.rank())];
+    for (index_t s = 0; s < 3; ++s) {
+      if (s < 2 && !in_loss)
+        for (index_t j = 0; j < m; ++j) CHECK(run.join(has_batch(rank, j)) == (j == 1 ? 1 : 2));
+      result.losses.push_back(run.step(m, [&](index_t j) {
+                                   if (s < 2 && in_loss) run.join(has_batch(rank, j));
+                                   return mean(square(model(input(s * 100 + j * 10 + rank, where)) - 1.0f));
+                                 }).loss);
+    }
+    result.end = floats_of(run.full());
+  });
+  for (const joined& j : of) {
+    CHECK(j.losses == of[0].losses);
+    CHECK(j.end == of[0].end);
+  }
+  return of[0];
+}
+}  // namespace
+
+TEST_CASE("stages of which some ranks have no batch average over those that have one") {
+  for (const bool in_loss : {false, true})
+    for (const auto& [stages, schedule, m] : {std::tuple(1, "pipedream", 3), std::tuple(2, "pipedream", 1),
+                                              std::tuple(2, "1f1b", 3), std::tuple(2, "interleaved:2", 4)}) {
+      INFO(schedule << ", " << stages << " stages, " << in_loss);
+      const joined one = join_alone(m, std::string(schedule) == "pipedream");
+      const joined staged = join_staged(stages, schedule, m, in_loss);
+      CHECK(largest_relative_difference(staged.losses, one.losses) < 1e-5);
+      for (std::size_t i = 0; i < one.end.size(); ++i)
+        CHECK(test::largest_difference(staged.end[i].second, one.end[i].second) < 1e-4);
+    }
+}
+
+TEST_CASE("another number of calls of join() than micro-batches is refused on every stage") {
+  for (const char* schedule : {"1f1b", "pipedream"})
+    for (const bool on_all : {true, false})
+      run_ranks(4, [&](communicator& ranks) {
+        const device where = one_thread();
+        layers model;
+        to(model, where);
+        initialize(model, 1);
+        sgd optimizer{.lr = 0.1};
+        parallel_options o = flat_plan::strategy_type::options({.pp = 2, .dp = 2});
+        o.timeout = std::chrono::seconds(60);
+        auto run = bind<flat_plan>(
+            model, optimizer, ranks, o,
+            {.schedule = [&](int p, int n) { return pipeline::schedule_named(schedule, p, n); }});
+        const auto step = [&] {
+          return run.step(2, [&](index_t j) { return mean(square(model(input(j, where)) - 1.0f)); }).loss;
+        };
+        const double first = step();
+        const bool joins = on_all || run.stage() == 0;
+        if (joins) run.join(true);
+        if (!on_all) {
+          CHECK_THROWS_WITH_AS(step(), doctest::Contains("losses after 1 calls of join()"), comm_error);
+          return;
+        }
+        const floats before = floats_of(run.full());
+        CHECK_THROWS_WITH_AS(step(), "weft: step: join() was called 1 times for 2 micro-batches", usage_error);
+        if (schedule[0] == '1') CHECK(floats_of(run.full()) == before);
+        CHECK(step() < first);  // begins anew
+      });
+}

@@ -143,6 +143,12 @@ WEFT_DEFINE void distributed_context::begin_passes() {
   in_passes_ = true;
 }
 
+WEFT_DEFINE void distributed_context::end_passes() {
+  joins_.clear();
+  weigh(1, position_weight_);
+  in_passes_ = false;
+}
+
 WEFT_DEFINE void distributed_context::begin_together(index_t micro_batches) const {
   for (communicator* c : {groups().layers(), context_ ? &context_->ranks() : nullptr,
                           experts_divided_.among.get()})
@@ -185,15 +191,19 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches,
   throw usage_error("weft: step: ranks disagree about the gradients that they have");
 }
 
+WEFT_DEFINE void distributed_context::check_joins(index_t micro_batches) const {
+  if (joins() > 0 && joins() != micro_batches)
+    refuse<usage_error>(
+        {"weft: step: join() was called ", joins(), " times for ", micro_batches, " micro-batches"});
+}
+
 WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
   index_t count = counted(o.micro_batches * ranks);
   if (local && !joins_.empty())
     count = std::count_if(joins_.begin(), joins_.end(), [](const joined_batch& j) { return j.weight > 0; });
-  counted_first_ = joins_.empty() ? 0 : joins_.back().first;
-  joins_.clear();
-  in_passes_ = false;
+  end_passes();
   return count == 0 ? 0 : 1.0 / static_cast<double>(count);
 }
 
@@ -209,7 +219,6 @@ WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_
 
 WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured,
                                                       bool any_counts) {
-  weigh(1, position_weight_);
   begin_update();
   const bool is_finite =
       !training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value()));
@@ -227,9 +236,7 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
                                                            const std::function<pending_number()>& update) {
   communicator& data = groups().data();
   const index_t own = static_cast<index_t>(losses.size());
-  const auto joins = static_cast<index_t>(joins_.size());
-  if (joins > 0 && joins != own)
-    refuse<usage_error>({"weft: step: join() was called ", joins, " times for ", own, " micro-batches"});
+  check_joins(own);
   std::vector<double> all(losses.size() * static_cast<std::size_t>(data.size()));  // of all ranks
   const index_t count = counted(static_cast<index_t>(all.size()));
   const auto read = [&](const recycled_vector<double>& numbers) {
@@ -283,8 +290,9 @@ WEFT_DEFINE int distributed_context::join(bool has_batch) {
   const auto first = std::find(having.begin(), having.end(), 1);
   const auto count = static_cast<int>(std::count(first, having.end(), 1));
   weigh(has_batch || count == 0 ? 1 : 0, position_weight_);
-  if (count > 0)  // of a micro-batch that is computed
-    joins_.push_back({batch_weight_, count, static_cast<int>(first - having.begin()), backward_passes()});
+  if (count == 0) return 0;  // no micro-batch is computed
+  joins_.push_back({batch_weight_, count, backward_passes()});
+  counted_first_ = static_cast<int>(first - having.begin());
   return count;
 }
 
@@ -338,9 +346,11 @@ WEFT_DEFINE void distributed_context::begin_update() {
   for (const auto& f : std::exchange(before_update_, {})) f();
 }
 
-WEFT_DEFINE void distributed_context::update_once(std::int64_t updates) {
+WEFT_DEFINE void distributed_context::update_once(std::int64_t updates, index_t j) {
+  const auto at = static_cast<std::size_t>(j);
+  const index_t count = at < joins_.size() ? joins_[at].counted : groups().data().size();
   *training_.steps = updates;
-  update_local(1.0 / (loss_scale * groups().data().size()));
+  update_local(1.0 / (loss_scale * static_cast<double>(count)));
   parallel_->parameters_changed();
 }
 
@@ -349,6 +359,7 @@ WEFT_DEFINE void distributed_context::end_step() {
   const bool meets = steps_ % options_.local_steps == 0;
   if (options_.local_steps > 1 && groups().data().size() > 1 && meets) parallel_->average_parameters();
   if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers(counted_first_);
+  counted_first_ = 0;
   parallel_->parameters_changed();
 }
 

@@ -108,16 +108,22 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   recycled_vector<double> figures(count + 2 * size, 0.0);  // the losses, and the times of each rank
   const std::span losses = std::span(figures).first(count), times = std::span(figures).subspan(count);
   number_of_step_ = static_cast<std::uint64_t>(optimizer_steps());
+  const passes_of_step passes(*this);
   if (!schedule_.flush) begin_update();
   abort_on_error(all, of_step, [&] { of_step.execute(losses); });
   records_ = of_step.records();
   began_ = of_step.begin();
   of_step.set_times(times.subspan(2 * static_cast<std::size_t>(all.rank()), 2));
-  all.all_reduce(std::span(figures), reduction::sum, control("losses")).wait();
+  // If stages disagree about join(), all of them get an error that names the labels.
+  const std::string label =
+      joins() > 0 ? weft::detail::joined({"losses after ", joins(), " calls of join()"}) : "losses";
+  all.all_reduce(std::span(figures), reduction::sum, control(label)).wait();
+  check_joins(micro_batches);
   step_result r = mean_of(losses, counted(static_cast<index_t>(losses.size())), o);
   r.bubble_fraction = parallel::detail::idle_fraction(times);
   if (schedule_.flush) r.norm = distributed_context::step(o);
   else r.norm = std::numeric_limits<double>::quiet_NaN(), end_step();
+  passes.end();
   set_communication(r, before);
   return r;
 }

@@ -25,7 +25,9 @@ WEFT_DEFINE pipeline_step::pipeline_step(pipeline_context& run, step_statements&
       begin_(clock::now()) {
   for (const pipeline::step& e : list_) {
     if (e.kind == kind::forward) ++forwards_left_[static_cast<std::size_t>(e.micro_batch)];
-    if (pipeline::completes_gradients(e.kind)) ++backwards_left_[static_cast<std::size_t>(e.chunk)];
+    if (!pipeline::completes_gradients(e.kind)) continue;
+    ++backwards_left_[static_cast<std::size_t>(e.chunk)];
+    completed_.push_back(e.micro_batch);
   }
 }
 
@@ -154,7 +156,11 @@ WEFT_DEFINE void pipeline_step::backward(const pipeline::step& e) {
   if (!versions_) return;
   versions_->release(e.micro_batch);
   run_.complete_gradients();
-  versions_->update([&] { run_.update(updates_++); });
+  update(updates_++);
+}
+
+WEFT_DEFINE void pipeline_step::update(int number) {
+  versions_->update([&] { run_.update(number, completed_[static_cast<std::size_t>(number)]); });
 }
 
 WEFT_DEFINE void pipeline_step::backward_input(const pipeline::step& e) {
@@ -190,7 +196,6 @@ WEFT_DEFINE void pipeline_step::begin_gradients(const pipeline::step& e) {
 }
 
 WEFT_DEFINE void pipeline_step::update_tied(int micro_batch) {
-  run_.tied_->follow(micro_batch, run_.local(), options(),
-                     [&](int number) { versions_->update([&] { run_.update(number); }); });
+  run_.tied_->follow(micro_batch, run_.local(), options(), [&](int number) { update(number); });
 }
 }  // namespace weft::parallel
