@@ -124,6 +124,7 @@ void send_to_experts(Evaluator& evaluator, const std::shared_ptr<routing>& way,
   const auto arrived = way->to_experts(rows);
   for (index_t n = 0; n < way->own_experts(); ++n) parts.push_back(way->part(*arrived, n));
   evaluator.remember(arrived, {rows}, [way, parts, width = rows->extents[1], type = rows->type](const auto&) {
+    if (!way->goes_back) return tensor_list(1);
     tensor_list gradients;
     for (const auto& p : parts) gradients.push_back(std::exchange(p->grad, nullptr));
     return tensor_list{way->to_rows(way->joined(gradients, width, type))};
@@ -135,8 +136,10 @@ template <class Evaluator>
 std::shared_ptr<tensor_state> send_back(Evaluator& evaluator, const std::shared_ptr<routing>& way,
                                         const tensor_list& results, index_t width, dtype type) {
   const auto value = way->to_rows(way->joined(results, width, type));
-  evaluator.remember(value, results, [way, extents = value->extents, type](const auto& cotangent) {
-    const auto arrived = way->to_experts(cotangent ? cotangent : make_zeros(way->where(), extents, type));
+  evaluator.remember(value, results, [way](const auto& cotangent) {
+    way->goes_back = cotangent != nullptr;
+    if (!cotangent) return tensor_list(static_cast<std::size_t>(way->own_experts()));
+    const auto arrived = way->to_experts(cotangent);
     tensor_list gradients;
     for (index_t n = 0; n < way->own_experts(); ++n) gradients.push_back(way->part(*arrived, n));
     return gradients;

@@ -58,7 +58,8 @@ class routing {
   state_ptr part(const tensor_state& arrived, index_t n) const;
   /// All rows that arrive, from those of each expert; null stands for zeros.
   state_ptr joined(const tensor_list& parts, index_t width, dtype type) const;
-  const device& where() const { return context_->where(); }
+
+  bool goes_back = false;  // whether what the experts computed has a gradient, on this rank as on all
 
  private:
   int size() const { return ranks_ ? ranks_->size() : 1; }

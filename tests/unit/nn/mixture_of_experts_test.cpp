@@ -317,6 +317,17 @@ TEST_CASE("losses of a layer in a repeat: the gradients of a sum with them, the 
     for (std::size_t i = 0; i < seen[t].size() && t != 1; ++i) CHECK(near(seen[t][i], added[t][i]));
 }
 
+TEST_CASE("a mixture behind detach has no gradients, and gives none to what stands before it") {
+  const auto moe = small(3, {.per_row = 2});
+  variable<float, extents<4>> before(full<float>(extents<4>{}, 2.0f)), after(full<float>(extents<4>{}, 1.0f));
+  tape steps;
+  const auto value = steps.eval(moe(random_tokens(7) * before));
+  steps.backward(steps.eval(sum(detach(value) * after)));
+  for (const auto& p : parameters_of(moe)) CHECK(!p->grad);
+  CHECK(!before.state()->grad);
+  CHECK(after.state()->grad);
+}
+
 TEST_CASE("mistakes are named") {
   CHECK_THROWS_WITH_AS(small(3, {.per_row = 4}), "weft: mixture_of_experts: 4 of 3 experts for each token",
                        value_error);
