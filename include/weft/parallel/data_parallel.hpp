@@ -56,12 +56,16 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   void before_backward(uses all) override;
   void after_entry(uses leaves) override;
+  bool withholds(const tensor_state& t) const override;
   void after_backward(const runtime::tape_identity& tape) override { gatherer_.finish(tape); }
   void end_backward() noexcept override { passes_.pop_back(); }
 
-  /// During subsequent backward passes, the gradients of these tensors are left where they are: another
-  /// backward pass completes them.
-  void withhold(tensor_list of) { withheld_ = std::move(of); }
+  /// During subsequent backward passes, the gradients of `withheld` are left where they are: another backward
+  /// pass completes them. Those of `found`, which others have begun, are complete if a pass adds nothing.
+  void take_over(tensor_list withheld, tensor_list found) {
+    withheld_ = std::move(withheld);
+    found_ = std::move(found);
+  }
 
   void poll() override {
     gatherer_.poll();
@@ -82,9 +86,6 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// per step.
   void synchronize(bool on) { synchronizes_ = on; }
   bool synchronizes() const { return synchronizes_; }
-
-  /// Reduces gradients that parameters had before a backward pass that differentiates none of their unit.
-  void take_left();
 
   /// Waits until all gradients are reduced, and stores them as gradients of the local parameters. Those that
   /// tapes of other contexts have left at parameters are reduced, too, as if they were of this run.
@@ -177,7 +178,6 @@ class data_parallel_hooks : public runtime::execution_hooks {
   bool is_left(const member& m) const { return m.whole->grad && !withholds(*m.whole); }
   /// Throws usage_error if another run has gradients of the member.
   static void require_no_other_run(const member& m);
-  bool withholds(const tensor_state& t) const;
   /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
   [[gnu::cold]] state_ptr whole_layer(const member& m, const state_ptr& part);
 
@@ -234,7 +234,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
   parallel::started_collectives collectives_;
-  tensor_list withheld_;
+  tensor_list withheld_, found_;
   bool synchronizes_ = true;
   bool delivered_ = false;  // the gradients of this step have been stored in the local parameters
   parameters_in_run own_;

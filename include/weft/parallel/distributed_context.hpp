@@ -273,11 +273,9 @@ class distributed_context : public context {
   void synchronize(bool on) { parallel_->synchronize(on); }
   /// Positions are divided among ranks, which `by` executes attention over.
   void divide_context(std::shared_ptr<parallel::context_service> by);
-  /// During subsequent backward passes, the gradients of these tensors are not reduced.
-  void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
-  /// After a backward pass: reduces the gradients that it has found and not added to.
-  void take_left() {
-    if (hooks_) parallel_->take_left();
+  /// See data_parallel_hooks.
+  void take_over(tensor_list withheld, tensor_list found) {
+    parallel_->take_over(std::move(withheld), std::move(found));
   }
 
   /// The ranks that process different data.

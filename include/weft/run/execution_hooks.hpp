@@ -56,6 +56,8 @@ class execution_hooks {
   virtual void before_backward(uses) = 0;
   /// One more cotangent has been added to each of these, or never will be.
   virtual void after_entry(uses) = 0;
+  /// Whether other passes complete the gradient of a tensor, after which its hooks are called.
+  virtual bool withholds(const tensor_state&) const = 0;
   /// All cotangents of the pass have been added.
   virtual void after_backward(const tape_identity&) = 0;
   /// The pass that began last is over, also if it has failed.

@@ -51,12 +51,16 @@ auto input(index_t number, const device& where) {
 }
 
 /// A step of the whole model, two of the fine-tuned one, and one by the head: what they leave, and how often
-/// a gradient of a frozen parameter was computed.
+/// gradients of frozen parameters and of the head were complete.
 struct trained {
   floats begin, fine_tuned, end, optimizer;
   std::vector<double> losses;
-  int gradients = 0;
+  int of_frozen = 0, of_head = 0;
 };
+void count(const std::shared_ptr<tensor_state>& p, int& number) {
+  p->gradient_hooks.push_back(std::make_shared<backward_hook::element_type>(
+      [&number](const std::shared_ptr<tensor_state>&) { ++number; }));
+}
 template <class Run>
 trained train_by(Run& run, const layers& model, const device& where, const setting& s) {
   trained t;
@@ -75,15 +79,15 @@ trained train_by(Run& run, const layers& model, const device& where, const setti
     if (i == 0) {
       t.begin = floats_of(run.full());
       for (const auto& [name, p] : named_parameters(model))
-        if (layers::is_frozen(name))
-          p->gradient_hooks.push_back(std::make_shared<backward_hook::element_type>(
-              [&](const std::shared_ptr<tensor_state>&) { ++t.gradients; }));
+        if (layers::is_frozen(name)) count(p, t.of_frozen);
     } else if (i == 2) {
       t.fine_tuned = floats_of(run.full());
       for (const auto& [name, p] : named_parameters(model)) p->gradient_hooks.clear();
+      count(model.table.weight.state(), t.of_head);
     }
     number += m * run.groups().data().size();
   }
+  model.table.weight.state()->gradient_hooks.clear();
   t.end = floats_of(run.full());
   t.optimizer = floats_of(run.full_optimizer());
   return t;
@@ -118,10 +122,11 @@ trained train_staged(const setting& s, Change change) {
          .blocks = s.blocks});
     of[static_cast<std::size_t>(ranks.rank())] = train_by(run, model, where, s);
   });
-  for (const trained& t : of) {
+  for (trained& t : of) {
     CHECK(t.end == of[0].end);
     CHECK(t.losses == of[0].losses);
-    CHECK(t.gradients == 0);
+    CHECK(t.of_frozen == 0);
+    if (&t != &of[0]) of[0].of_head += t.of_head;
   }
   return of[0];
 }
@@ -147,6 +152,7 @@ void compare(const setting& s, Change change = {}) {
     CHECK(staged.losses == one.losses);
     CHECK(staged.end == one.end);
     CHECK(staged.optimizer == one.optimizer);
+    CHECK(staged.of_head == one.of_head);
   } else {
     CHECK(largest_relative_difference(staged.losses, one.losses) < 1e-5);
   }

@@ -100,6 +100,13 @@ WEFT_DEFINE void data_parallel_hooks::before_backward(uses all) {
     };
     pass.waiting.push_back(static_cast<int>(std::count_if(u.members.begin(), u.members.end(), completed)));
   }
+  const std::size_t at = passes_.size() - 1;  // a hook may append another
+  for (const state_ptr& p : std::exchange(found_, {})) {
+    if (!p->grad || passes_[at].uses.contains(p.get())) continue;
+    run_gradient_hooks(*p, p->grad);
+    const int u = places_.at(p.get()).unit;
+    if (passes_[at].waiting[static_cast<std::size_t>(u)] == 0) take(u);
+  }
 }
 
 WEFT_DEFINE void data_parallel_hooks::after_entry(uses leaves) {
@@ -139,13 +146,6 @@ WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator
 
 WEFT_DEFINE void data_parallel_hooks::deliver_gradients() {
   if (delivered_) return;
-  take_left();
-  reducer_.deliver();
-  delivered_ = true;
-  add_shared();
-}
-
-WEFT_DEFINE void data_parallel_hooks::take_left() {
   for (const unit& u : units_)
     for (const member& m : u.members)
       if (is_left(m)) require_no_other_run(m);
@@ -154,6 +154,9 @@ WEFT_DEFINE void data_parallel_hooks::take_left() {
     if (std::any_of(members.begin(), members.end(), [&](const member& m) { return is_left(m); }))
       take(static_cast<int>(u));
   }
+  reducer_.deliver();
+  delivered_ = true;
+  add_shared();
 }
 
 WEFT_DEFINE bool data_parallel_hooks::has_other_gradients() const {

@@ -203,7 +203,8 @@ WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   index_t count = counted(o.micro_batches * ranks);
   if (local && !joins_.empty())
     count = std::count_if(joins_.begin(), joins_.end(), [](const joined_batch& j) { return j.weight > 0; });
-  end_passes();
+  joins_.clear();
+  in_passes_ = false;
   return count == 0 ? 0 : 1.0 / static_cast<double>(count);
 }
 
@@ -219,6 +220,7 @@ WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_
 
 WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured,
                                                       bool any_counts) {
+  weigh(1, position_weight_);
   begin_update();
   const bool is_finite =
       !training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value()));

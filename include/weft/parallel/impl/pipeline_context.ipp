@@ -364,12 +364,12 @@ WEFT_DEFINE void pipeline_context::refuse_blocks(index_t found) const {
 }
 
 WEFT_DEFINE void pipeline_context::before_backward(int chunk, int micro_batch) {
-  withhold(tied_->before_backward(chunk, micro_batch, groups().labelled("")));
+  auto [withheld, found] = tied_->before_backward(chunk, micro_batch, groups().labelled(""));
+  take_over(std::move(withheld), std::move(found));
 }
 
 WEFT_DEFINE void pipeline_context::after_backward(int chunk, int micro_batch) {
   tied_->after_backward(chunk, micro_batch, groups().labelled(""));
-  take_left();
 }
 
 WEFT_DEFINE void pipeline_context::complete_gradients() {

@@ -46,17 +46,20 @@ WEFT_DEFINE void tied_gradients::begin_step(const pipeline::schedule& s) {
     if (!s.flush) updates_before_.push_back(updates_before(s, p.chunks[0]));
 }
 
-WEFT_DEFINE tensor_list tied_gradients::before_backward(int chunk, int micro_batch, const comm_options& o) {
-  tensor_list withheld;
+WEFT_DEFINE tied_gradients::taken_over tied_gradients::before_backward(int chunk, int micro_batch,
+                                                                      const comm_options& o) {
+  taken_over all;
   for (std::size_t t = 0; t < all_.size(); ++t) {
     const tied_parameter& p = all_[t];
-    if (const int after = neighbor(p, chunk, 1, hands_each_); after >= 0)
+    const int after = neighbor(p, chunk, 1, hands_each_), before = neighbor(p, chunk, -1, hands_each_);
+    if (after >= 0)
       add(*p.whole, on_this_stage(after) ? take(t, micro_batch)
                                          : receive(t, stage(after), *p.whole, handed(after, micro_batch, o)));
     if (!updates_before_.empty() && owns(t)) drop(t, of_forward(t, micro_batch));
-    if (neighbor(p, chunk, -1, hands_each_) >= 0) withheld.push_back(p.whole);
+    if (before >= 0) all.withheld.push_back(p.whole);
+    else if (after >= 0) all.found.push_back(p.whole);
   }
-  return withheld;
+  return all;
 }
 
 WEFT_DEFINE void tied_gradients::after_backward(int chunk, int micro_batch, const comm_options& o) {

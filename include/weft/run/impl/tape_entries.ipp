@@ -283,7 +283,7 @@ void basic_tape_entries<Unused>::execute_backward() {
 template <class Unused>
 void basic_tape_entries<Unused>::finish(runtime::execution_hooks* hooks) {
   for (const auto& leaf : std::exchange(hooked_, {}))
-    if (leaf->grad) run_gradient_hooks(*leaf, leaf->grad);
+    if (leaf->grad && !(hooks && hooks->withholds(*leaf))) run_gradient_hooks(*leaf, leaf->grad);
   if (hooks) hooks->after_backward(identity_);
   identity_.reset();
 }
