@@ -68,10 +68,12 @@ trained train_by(Run& run, const layers& model, const device& where, const setti
   for (std::size_t i = 0; i < s.per_rank.size(); ++i) {
     const index_t m = s.per_rank[i];
     const auto step = [&](auto apply) {
-      t.losses.push_back(run.step(m, [&](index_t j) {
-                              const auto x = input(number + run.micro_batch(j, m), where);
-                              return mean(square(apply(x) - 1.0f));
-                            }).loss);
+      t.losses.push_back(run.step(m,
+                                  [&](index_t j) {
+                                    const auto x = input(number + run.micro_batch(j, m), where);
+                                    return mean(square(apply(x) - 1.0f));
+                                  })
+                             .loss);
     };
     if (i == 0) step([&](auto x) { return model(x); });
     else if (i < 3) step([&](auto x) { return model.fine_tuned(x); });
@@ -116,10 +118,10 @@ trained train_staged(const setting& s, Change change) {
     o.deterministic = s.deterministic;
     o.timeout = std::chrono::seconds(60);
     change(o);
-    auto run = bind<Plan>(
-        model, optimizer, ranks, o,
-        {.schedule = [&](int p, int m) { return pipeline::schedule_named(s.schedule, p, m); },
-         .blocks = s.blocks});
+    auto run =
+        bind<Plan>(model, optimizer, ranks, o,
+                   {.schedule = [&](int p, int m) { return pipeline::schedule_named(s.schedule, p, m); },
+                    .blocks = s.blocks});
     of[static_cast<std::size_t>(ranks.rank())] = train_by(run, model, where, s);
   });
   for (trained& t : of) {
@@ -164,11 +166,11 @@ TEST_CASE("what is frozen stays as it is on every stage, wherever the model is c
   for (const std::vector<index_t>& blocks : std::vector<std::vector<index_t>>{{1, 5}, {3, 3}, {4, 2}})
     compare<flat_plan>({.sizes = {.pp = 2}, .blocks = blocks});
   for (const char* name : {"1f1b", "gpipe", "layer-wise"})
-    compare<flat_plan>({.sizes = {.pp = 3},
-                        .schedule = name,
-                        .blocks = {1, 1, 4},
-                        .per_rank = name[0] == 'l' ? std::vector<index_t>{1, 1, 1, 1}
-                                                   : std::vector<index_t>{4, 4, 4, 4}});
+    compare<flat_plan>(
+        {.sizes = {.pp = 3},
+         .schedule = name,
+         .blocks = {1, 1, 4},
+         .per_rank = name[0] == 'l' ? std::vector<index_t>{1, 1, 1, 1} : std::vector<index_t>{4, 4, 4, 4}});
   for (const char* name : {"interleaved:2", "breadth-first:2"})
     compare<flat_plan>({.sizes = {.pp = 2}, .schedule = name, .blocks = {1, 1, 2, 2}});
   compare<flat_plan>({.sizes = {.pp = 2, .dp = 2}, .blocks = {1, 5}});
@@ -181,8 +183,10 @@ TEST_CASE("what is frozen stays as it is under schedules with divided backward s
   for (const char* name : {"zb-v", "dual-pipe-v"})
     compare<sharded_plan>({.sizes = {.pp = 2}, .schedule = name, .blocks = {1, 1, 2, 2}});
   for (const bool deterministic : {true, false})
-    compare<sharded_plan>(
-        {.sizes = {.pp = 2, .fsdp = 2}, .schedule = "zb-h1", .blocks = {1, 5}, .deterministic = deterministic});
+    compare<sharded_plan>({.sizes = {.pp = 2, .fsdp = 2},
+                           .schedule = "zb-h1",
+                           .blocks = {1, 5},
+                           .deterministic = deterministic});
 }
 
 TEST_CASE("PipeDream: what is frozen stays as it is") {
@@ -201,9 +205,8 @@ TEST_CASE("PipeDream: what is frozen stays as it is") {
 
 TEST_CASE("a tied parameter whose rows are elsewhere between steps trains") {
   for (const bool deterministic : {true, false})
-    compare<sharded_plan>(
-        {.sizes = {.pp = 2, .fsdp = 2}, .blocks = {1, 5}, .deterministic = deterministic},
-        [](parallel_options& o) { o.offload_parameters = one_thread(); });
+    compare<sharded_plan>({.sizes = {.pp = 2, .fsdp = 2}, .blocks = {1, 5}, .deterministic = deterministic},
+                          [](parallel_options& o) { o.offload_parameters = one_thread(); });
 }
 
 namespace {
@@ -231,9 +234,12 @@ joined join_alone(index_t m, bool each) {
     std::vector<index_t> batches;
     const auto step = [&] {
       const auto count = static_cast<index_t>(batches.size());
-      sum += static_cast<double>(count) * run.step(count, [&](index_t i) {
-               return mean(square(model(input(batches[static_cast<std::size_t>(i)], where)) - 1.0f));
-             }).loss;
+      sum += static_cast<double>(count) *
+             run.step(count,
+                      [&](index_t i) {
+                        return mean(square(model(input(batches[static_cast<std::size_t>(i)], where)) - 1.0f));
+                      })
+                 .loss;
       all += count;
       batches.clear();
     };
@@ -259,18 +265,21 @@ joined join_staged(int stages, const std::string& schedule, index_t m, bool in_l
     adamw optimizer{.lr = 0.1};
     parallel_options o = flat_plan::strategy_type::options(sizes);
     o.timeout = std::chrono::seconds(60);
-    auto run = bind<flat_plan>(
-        model, optimizer, ranks, o,
-        {.schedule = [&](int p, int n) { return pipeline::schedule_named(schedule, p, n); }});
+    auto run =
+        bind<flat_plan>(model, optimizer, ranks, o,
+                        {.schedule = [&](int p, int n) { return pipeline::schedule_named(schedule, p, n); }});
     const int rank = ranks.rank() % 2;
     joined& result = of[static_cast<std::size_t>(ranks.rank())];
     for (index_t s = 0; s < 3; ++s) {
       if (s < 2 && !in_loss)
         for (index_t j = 0; j < m; ++j) CHECK(run.join(has_batch(rank, j)) == (j == 1 ? 1 : 2));
-      result.losses.push_back(run.step(m, [&](index_t j) {
-                                   if (s < 2 && in_loss) run.join(has_batch(rank, j));
-                                   return mean(square(model(input(s * 100 + j * 10 + rank, where)) - 1.0f));
-                                 }).loss);
+      result.losses.push_back(run.step(m,
+                                       [&](index_t j) {
+                                         if (s < 2 && in_loss) run.join(has_batch(rank, j));
+                                         return mean(
+                                             square(model(input(s * 100 + j * 10 + rank, where)) - 1.0f));
+                                       })
+                                  .loss);
     }
     result.end = floats_of(run.full());
   });
@@ -306,9 +315,9 @@ TEST_CASE("another number of calls of join() than micro-batches is refused on ev
         sgd optimizer{.lr = 0.1};
         parallel_options o = flat_plan::strategy_type::options({.pp = 2, .dp = 2});
         o.timeout = std::chrono::seconds(60);
-        auto run = bind<flat_plan>(
-            model, optimizer, ranks, o,
-            {.schedule = [&](int p, int n) { return pipeline::schedule_named(schedule, p, n); }});
+        auto run = bind<flat_plan>(model, optimizer, ranks, o, {.schedule = [&](int p, int n) {
+                                     return pipeline::schedule_named(schedule, p, n);
+                                   }});
         const auto step = [&] {
           return run.step(2, [&](index_t j) { return mean(square(model(input(j, where)) - 1.0f)); }).loss;
         };
@@ -320,7 +329,8 @@ TEST_CASE("another number of calls of join() than micro-batches is refused on ev
           return;
         }
         const floats before = floats_of(run.full());
-        CHECK_THROWS_WITH_AS(step(), "weft: step: join() was called 1 times for 2 micro-batches", usage_error);
+        CHECK_THROWS_WITH_AS(step(), "weft: step: join() was called 1 times for 2 micro-batches",
+                             usage_error);
         if (schedule[0] == '1') CHECK(floats_of(run.full()) == before);
         CHECK(step() < first);  // begins anew
       });
