@@ -93,10 +93,10 @@ class distributed_context : public context {
   /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
   /// weight 0, so that it takes part in all messages; the step averages over the batches that count. A step
   /// of m micro-batches takes m calls, before it or in `loss`: the j-th one says whether batch j counts, and
-  /// step(m, loss) throws usage_error after another number of them. Of a pipeline without a flush, each update
-  /// averages over the ranks that have its batch.
-  /// The first rank with a batch is the one whose buffers all receive (parallel_options::broadcast_buffers).
-  /// With local steps a rank updates nothing in a step in which none of its batches counts.
+  /// step(m, loss) throws usage_error after another number of them. Of a pipeline without a flush, each
+  /// update averages over the ranks that have its batch. The first rank with a batch is the one whose buffers
+  /// all receive (parallel_options::broadcast_buffers). With local steps a rank updates nothing in a step in
+  /// which none of its batches counts.
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch);
 

@@ -115,8 +115,7 @@ class stage_evaluator {
       return f(inner_);
     }
     for (int i = 0; i < programs; ++i) context_.next_random();  // as if they had been executed
-    return absent<result>(detail::absent_value(*x.state()),
-                          is_followed(x.state()) || is_followed(y.state()));
+    return absent<result>(detail::absent_value(*x.state()), is_followed(x.state()) || is_followed(y.state()));
   }
 
   /// Called before each block with its operand.
@@ -139,8 +138,8 @@ class stage_evaluator {
   /// The number of blocks so far.
   index_t blocks() const { return blocks_; }
 
-  /// Whether backward passes bring a gradient of `value`, of another chunk, to what the chunk passes on; of an
-  /// empty range of blocks, to what it would begin with.
+  /// Whether a backward pass from `value`, which a later chunk computes, reaches what this chunk passes on; of
+  /// an empty range of blocks, what it would begin with.
   bool is_followed(const std::shared_ptr<tensor_state>& value) const {
     return std::find(followed_.begin(), followed_.end(), value) != followed_.end();
   }

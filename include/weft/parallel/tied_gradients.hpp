@@ -52,12 +52,13 @@ class tied_gradients {
   /// Must be called before the first backward pass of a step.
   void begin_step(const pipeline::schedule& s);
 
-  /// Parameters whose gradients a backward pass must not reduce, and those whose gradients it completes, if it
-  /// computes any or not.
+  /// Parameters whose gradients a backward pass must not reduce, and those whose gradients it completes, if
+  /// it computes any or not.
   struct taken_over {
     tensor_list withheld, found;
   };
-  /// Before the backward pass of a chunk: takes over the gradients from the chunk that reads a parameter next.
+  /// Before the backward pass of a chunk: takes over the gradients from the chunk that reads a parameter
+  /// next.
   taken_over before_backward(int chunk, int micro_batch, const comm_options& o);
   /// After it: hands gradients to the chunk that reads a parameter before this one.
   void after_backward(int chunk, int micro_batch, const comm_options& o);

@@ -93,8 +93,8 @@ WEFT_DEFINE void pipeline_step::begin_receive(const pipeline::step& e) {
 }
 
 WEFT_DEFINE void pipeline_step::await_input(const pipeline::step& e) {
-  const pipeline::step message{
-      e.kind == kind::forward ? kind::receive_activation : kind::receive_gradient, e.chunk, e.micro_batch};
+  const pipeline::step message{e.kind == kind::forward ? kind::receive_activation : kind::receive_gradient,
+                               e.chunk, e.micro_batch};
   if (!messages_.has(message)) return;
   messages_.await(message);
   record_message(message);

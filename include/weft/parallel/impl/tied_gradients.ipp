@@ -47,7 +47,7 @@ WEFT_DEFINE void tied_gradients::begin_step(const pipeline::schedule& s) {
 }
 
 WEFT_DEFINE tied_gradients::taken_over tied_gradients::before_backward(int chunk, int micro_batch,
-                                                                      const comm_options& o) {
+                                                                       const comm_options& o) {
   taken_over all;
   for (std::size_t t = 0; t < all_.size(); ++t) {
     const tied_parameter& p = all_[t];
@@ -85,8 +85,7 @@ WEFT_DEFINE void tied_gradients::deliver(const state_dict_t& local, const comm_o
   std::vector<state_ptr> own;
   for (std::size_t t = 0; t < all_.size(); ++t) {
     own.push_back(rows(t, local));
-    if (exchanges(t) && own[t] && !owns(t) && !hands_each_)
-      send(t, all_[t].stages[0], own[t]->grad, o);
+    if (exchanges(t) && own[t] && !owns(t) && !hands_each_) send(t, all_[t].stages[0], own[t]->grad, o);
   }
   for (std::size_t t = 0; t < all_.size(); ++t)
     if (exchanges(t) && own[t] && owns(t)) collect(t, *own[t], o);
