@@ -82,7 +82,7 @@ class tied_gradients {
     }
   }
 
-  /// Sums the reduced gradients of the stages, after the last micro-batch of a step.
+  /// Sums the reduced gradients of the stages, once after the last micro-batch of a step.
   void deliver(const state_dict_t& local, const comm_options& o);
   /// Waits until everything has been sent.
   void complete() {
@@ -161,6 +161,7 @@ class tied_gradients {
   int first_tag_;
   bool deterministic_;
   std::vector<handed_gradient> handed_;
+  bool delivered_ = false;                        // in this step
   bool hands_each_ = false;                       // the gradients of each micro-batch to other stages
   std::vector<std::vector<int>> updates_before_;  // by parameter, without a flush; see of_forward
   std::vector<int> sums_, handed_over_;           // messages of this step, by parameter

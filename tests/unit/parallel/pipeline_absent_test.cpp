@@ -335,3 +335,28 @@ TEST_CASE("another number of calls of join() than micro-batches is refused on ev
         CHECK(step() < first);  // begins anew
       });
 }
+
+TEST_CASE("the norm may be read before an update: gradients of tied parameters are summed once") {
+  for (const bool deterministic : {true, false}) {
+    floats end[2];
+    for (const bool reads : {false, true})
+      run_ranks(2, [&](communicator& ranks) {
+        const device where = one_thread();
+        layers model;
+        to(model, where);
+        initialize(model, 1);
+        sgd optimizer{.lr = 0.1};
+        parallel_options o = flat_plan::strategy_type::options({.pp = 2});
+        o.deterministic = deterministic;
+        auto run = bind<flat_plan>(model, optimizer, ranks, o);
+        double norm = -1;
+        if (reads) run.before_update([&] { norm = run.gradient_norm(); });
+        const step_result r =
+            run.step(2, [&](index_t j) { return mean(square(model(input(j, where)) - 1.0f)); });
+        if (reads) CHECK(norm == doctest::Approx(2 * r.norm));  // of the sum, not the mean
+        const floats all = floats_of(run.full());
+        if (ranks.rank() == 0) end[reads] = all;
+      });
+    CHECK(end[0] == end[1]);
+  }
+}

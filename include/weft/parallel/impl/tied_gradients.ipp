@@ -38,6 +38,7 @@ WEFT_DEFINE void tied_gradients::check(const pipeline::schedule& s) const {
 }
 
 WEFT_DEFINE void tied_gradients::begin_step(const pipeline::schedule& s) {
+  delivered_ = false;
   hands_each_ = deterministic_ || !s.flush;
   sums_.assign(all_.size(), 0);
   handed_over_.assign(all_.size(), 0);
@@ -82,6 +83,7 @@ WEFT_DEFINE void tied_gradients::share(const state_dict_t& local, const comm_opt
 }
 
 WEFT_DEFINE void tied_gradients::deliver(const state_dict_t& local, const comm_options& o) {
+  if (std::exchange(delivered_, true)) return;
   std::vector<state_ptr> own;
   for (std::size_t t = 0; t < all_.size(); ++t) {
     own.push_back(rows(t, local));
