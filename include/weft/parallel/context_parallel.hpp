@@ -107,7 +107,7 @@ class context_part {
  private:
   template <class T>
   T marked(T x, int dim) const {
-    if (division_.ranks() > 1) x.state()->positions = static_cast<positions_dim>(dim);
+    if (division_.ranks() > 1) x.state()->positions = positions_along(dim);
     return x;
   }
 
@@ -133,9 +133,10 @@ class context_parallel_run : public Base {
     Base::divide_context(positions_);
   }
 
-  /// The positions of this rank of sequences of `length` positions. Programs evaluated from here on, and
-  /// their backward passes, are of such sequences, and their loss is weighted by its number of positions,
-  /// until the next call. Must be called with the same length on all ranks. Throws usage_error if `length` is
+  /// The positions of this rank of sequences of `length` positions. Programs and backward passes executed
+  /// from here on are of such sequences, until the next call: a backward pass that has attention must be
+  /// executed before a call with another length. Losses evaluated from here on are weighted by this rank's
+  /// number of positions. Must be called with the same length on all ranks. Throws usage_error if `length` is
   /// less than the number of ranks.
   context_part part_of_context(index_t length) {
     const communicator& ranks = positions_->ranks();

@@ -122,7 +122,7 @@ class stage_evaluator {
   template <class X>
   void before_block(X& x) {
     if (blocks_ == mine_.first && mine_.first > 0 && events_.enter) {
-      const positions_dim positions = x.state()->positions;
+      const positions_dims positions = x.state()->positions;
       x = X(events_.enter(*x.state()));
       x.state()->positions = positions;
       followed_ = {x.state()};

@@ -90,11 +90,22 @@ class statements_of final : public step_statements {
           "the loss of a pipeline, which the stages compute at different times: evaluate what is divided "
           "among ranks before the step",
           ranks_of_stage_);
+      const index_t positions = run_.layer_rank().positions;
       made_[static_cast<std::size_t>(called_)].emplace(loss_(called_));
+      if (called_ > 0) check_positions(positions, run_.layer_rank().positions);
     }
     stage_evaluator<tape_type> evaluator(on, run_, mine, events);
     const auto value = evaluator.eval(*made_[static_cast<std::size_t>(j)]);
     return {nullptr, value.state(), {evaluator.blocks(), evaluator.is_followed(value.state())}};
+  }
+
+  /// Stages execute micro-batches after all losses have been called, for the length of the last one.
+  void check_positions(index_t before, index_t now) const {
+    if (now != before)
+      refuse<usage_error>({"weft: step: the loss of micro-batch ", called_, " has sequences of ", now,
+                           " positions, those before it of ", before,
+                           ": where ranks divide positions (axis cp), all micro-batches of a step of a "
+                           "pipeline must have one length"});
   }
 
   Run& run_;

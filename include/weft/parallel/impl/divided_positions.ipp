@@ -28,8 +28,10 @@ WEFT_DEFINE void divided_positions::check(const char* reader, const device& wher
                          "run.part_of_context(length) before"});
   if (positions != division_->count(rank()))
     refuse<usage_error>({"weft: ", reader, ": an operand of shape ", to_string(extents), " has ", positions,
-                         " positions: this rank has ", division_->count(rank()), " of ",
-                         division_->length()});
+                         " positions: this rank has ", division_->count(rank()), " of ", division_->length(),
+                         ", the length that run.part_of_context was told last. Programs and their backward "
+                         "passes are of sequences of that length, and ranks that divide positions cannot "
+                         "attend to keys that each of them has whole"});
 }
 
 WEFT_DEFINE void divided_positions::gather_choices(const device& where, runtime::row_choices& rows,
