@@ -11,6 +11,7 @@
 #include <weft/op/activation.hpp>
 #include <weft/op/index.hpp>
 #include <weft/op/normalization.hpp>
+#include <weft/op/positions.hpp>
 
 namespace weft::op {
 
@@ -170,6 +171,23 @@ constexpr auto huber(auto difference, double delta) {
   });
 }
 
+/// The sum of `weights`, one of each label. Where ranks divide positions: the mean weight of all of them,
+/// times the number of labels here, so that the mean over ranks of what is divided by it is that of one rank.
+/// Its derivative is that of the sum.
+template <expression W, expression Labels>
+constexpr auto sum_of_weights(W weights, Labels labels) {
+  using T = typename W::value_type;
+  using S = std::conditional_t<is_narrow(dtype_of<T>), float, T>;
+  auto figures = stack<0>(in_type<S>(sum(std::move(weights))), sum(cast<S>(labels == labels)));
+  return let(std::move(figures), [](auto own) {
+    auto more = let(sum_over_positions(own), [own](auto all) {
+      const auto of_own = select<0, 0>(all) / (select<0, 1>(all) / select<0, 1>(own));
+      return detach(of_own - select<0, 0>(own));
+    });
+    return in_type<T>(select<0, 0>(own) + std::move(more));
+  });
+}
+
 template <class Smoothing>
 consteval double checked_smoothing() {
   static_assert(Smoothing::value >= 0 && Smoothing::value <= 1,
@@ -239,7 +257,8 @@ constexpr auto cross_entropy(X logits, Y labels, W class_weights) {
     auto weights = select<-1, 0>(embedding(table, where(label == Ignore, 0, label)));
     return let(where(label == Ignore, 0, std::move(weights)), [&](auto weight) {
       auto losses = cross_entropy<reduction_kind::none, Ignore>(logits, label) * weight;
-      if constexpr (How == reduction_kind::mean) return sum(std::move(losses)) / sum(weight);
+      if constexpr (How == reduction_kind::mean)
+        return sum(std::move(losses)) / detail::sum_of_weights(weight, label);
       else return detail::reduced<How>(std::move(losses));
     });
   };
