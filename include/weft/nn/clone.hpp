@@ -35,6 +35,7 @@ inline std::shared_ptr<tensor_state> cloned_state(const tensor_state& t) {
   require_memory(t);
   auto copy = make_state(t.where, t.extents, t.type);
   copy->init = t.init;
+  copy->positions = t.positions;
   copy_elements(*t.where, t.type, copy->memory.data(), t.memory.data(), t.extents.size());
   return copy;
 }

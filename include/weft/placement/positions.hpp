@@ -7,7 +7,11 @@
 // results is that of all positions. Which operands have positions is known at run time, so the graph is kept
 // for the program in a short form, and followed when the program first sees such operands.
 //
-//   positions_dim d = position_graph<Source>::of_result(operands);      // throws usage_error
+// Beside positions, an operand that is not known to have them is taken for one of the positions of this rank,
+// which its maker has put together, unless it is made of parameters or of coordinates alone: these are the
+// same on every rank, so their first elements are those of the first positions.
+//
+//   positions_dims d = position_graph<Source>::of_result(operands);      // throws usage_error
 #pragma once
 
 #include <span>
@@ -49,7 +53,8 @@ enum class position_rule : std::uint8_t {
 /// A node of a graph, in short.
 struct position_node {
   position_rule rule = position_rule::source;
-  bool learns = false;  // has a derivative
+  bool learns = false;        // has a derivative
+  bool is_parameter = false;  // a leaf that is
   const char* name = "";
   const char* divides = nullptr;
   attributes at{};
@@ -68,7 +73,7 @@ struct position_view {
 
 /// Where the result has positions, if leaf l has them at `leaves`[l]. Throws usage_error, naming the op, if
 /// one reads positions as if this rank had all.
-positions_dim positions_of_result(const position_view& g, std::span<const positions_dim> leaves);
+positions_dims positions_of_result(const position_view& g, std::span<const positions_dims> leaves);
 
 namespace detail {
 
@@ -158,6 +163,7 @@ class position_table {
       position_node& to = table.data[numbers_.of[i]];
       to = {position_rule_of(frozen_, n),
             n.needs_gradient,
+            n.role == leaf_role::parameter,
             name_for_users(n),
             n.op->divides,
             n.at,
@@ -178,7 +184,7 @@ class position_table {
 /// The positions in the graph Source::frozen.
 template <class Source>
 struct position_graph {
-  static positions_dim of_result(std::span<const positions_dim> leaves) {
+  static positions_dims of_result(std::span<const positions_dims> leaves) {
     return positions_of_result(detail::position_table<Source>::view(), leaves);
   }
 };

@@ -58,6 +58,16 @@ class reshaped_placement {
     }
     return false;
   }
+  /// Whether the dim that follow() has found holds whole units; else parts of them are in other dims.
+  constexpr bool holds_units() const { return holds_units_; }
+  /// The dims of the result among which the elements of dim `dim` are, as bits.
+  constexpr unsigned beside(int dim) {
+    unsigned found = 0;
+    if (!find_block(dim)) return found;
+    remove_equal_end(dim);
+    for (int u = j_; u < b_; ++u) found |= 1u << to_.dim[u];
+    return found;
+  }
 
  private:
   constexpr bool same(index_t a, index_t b) const { return dims_.canonical(a) == dims_.canonical(b); }
@@ -81,10 +91,20 @@ class reshaped_placement {
     a_ = f.order;
     b_ = t.order;
   }
+  /// Leaves out of the ranges what has the same elements at their ends, after `dim`.
+  constexpr void remove_equal_end(int dim) {
+    for (int a = i_ + 1; a < a_; ++a)
+      for (int b = j_ + 1; b < b_ && from_.dim[a - 1] >= dim; ++b)
+        if (same(product(dims_, from_.extents, a, a_), product(dims_, to_.extents, b, b_))) {
+          a_ = a;
+          b_ = b;
+        }
+  }
   /// False if units that have pieces or are shared are known to be no whole numbers of indices or pieces.
   constexpr bool set(int u, index_t groups, index_t unit, placement& q) {
     const index_t inner = product(dims_, to_.extents, u + 1, b_);
     index_t units = exact_quotient(dims_, unit, inner);
+    holds_units_ = units != 0;
     if (q.pieces != 1) {
       if (units == 0 && unit > 0 && inner > 0) return false;
       if (units == 0) units = dims_.divide(unit, inner);
@@ -97,6 +117,7 @@ class reshaped_placement {
   symbol_table& dims_;
   proper_dims from_, to_;
   int i_ = 0, a_ = 0, j_ = 0, b_ = 0;
+  bool holds_units_ = false;
 };
 
 /// How many `parts` the extent `x` is; -1 if it is no small multiple.

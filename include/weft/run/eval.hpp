@@ -60,7 +60,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,
                     tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
   specialization& i = specialization_of(c, p, symbols);
-  const positions_dim positions = positions_of_result(c, p.positions, leaves, &i.known_positions);
+  const positions_dims positions = positions_of_result(c, p.positions, leaves, &i.known_positions);
   execute(c, i, leaves, numbers, outputs, why, sums);
   if (positions != no_positions) outputs[0]->positions = positions;
 }

@@ -81,12 +81,10 @@ inline constexpr bool reads_after_boundary<Variable, attached_node<X, Loss>> =
 /// The leaf `t` [..., E] as rows [N, E].
 template <class T>
 auto as_rows(const T& t) {
-  constexpr index_t width = T::static_shape.last();
-  const shape s = t.extents();
-  index_t rows = 1;
-  for (int d = 0; d + 1 < s.order; ++d) rows *= s[d];
-  if constexpr (width == dyn) return reshape(t, extents<dyn, dyn>{rows, s.last()});
-  else return reshape(t, extents<dyn, width>{rows});
+  constexpr int order = T::static_shape.order;
+  if constexpr (order > 2) return flatten<0, order - 2>(t);
+  else if constexpr (order == 2) return t;
+  else return unsqueeze<0>(t);
 }
 
 /// `count` rows: each is the sum of the rows of `x` whose index is its number.
@@ -174,10 +172,10 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
   const auto chosen = evaluator.unrecorded(topk<-1>(as_rows(p), choice.per_row).indices);
   const auto way =
       std::make_shared<routing>(c, *chosen.state(), x.extents(), p.extents().last(), choice.capacity_factor);
-  const positions_dim positions = x.state()->positions;
+  const positions_dims positions = x.state()->positions;
   const auto indices = [&](const std::vector<std::int64_t>& of) {  // of rows at positions of this rank
     auto numbers = indices_on(c.where(), of);
-    if (positions != no_positions) numbers.state()->positions = 0;
+    if (positions != no_positions) numbers.state()->positions = positions_along(0) | own_rows;
     return numbers;
   };
   const auto numbers = indices(way->rows());

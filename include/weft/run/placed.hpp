@@ -57,14 +57,16 @@ inline std::shared_ptr<tensor_state> placed(const context& c, const std::shared_
 
 /// Where the result of a program for these operands has positions of which other ranks have others. `known`:
 /// what it was before, for which it need not be computed again. Throws usage_error (placement/positions.hpp).
-inline positions_dim positions_of_result(const context& c, positions_function f, const tensor_list& leaves,
-                                         specialization::positions_found* known = nullptr) {
+inline positions_dims positions_of_result(const context& c, positions_function f, const tensor_list& leaves,
+                                          specialization::positions_found* known = nullptr) {
   if (!f || c.layer_rank().context_ranks == 1) return no_positions;
   specialization::positions_found now;
   bool any = false;
   for (const auto& leaf : leaves) {
-    now.of_leaves.push_back(leaf ? leaf->positions : no_positions);
-    any = any || now.of_leaves.back() != no_positions;
+    positions_dims mark = leaf ? leaf->positions : no_positions;
+    if (mark == counted_from_zero && leaf->version() > 0) mark = no_positions;  // changed since
+    now.of_leaves.push_back(mark);
+    any = any || (mark != no_positions && mark != counted_from_zero);
   }
   if (!any) return no_positions;
   if (known && known->of_leaves == now.of_leaves) return known->of_result;

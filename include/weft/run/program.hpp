@@ -69,7 +69,7 @@ using divided_source = typename divided_by<Source, Options>::type;
 /// Where the result of a program has positions, if its leaves have them at these dims; options of ranks that
 /// divide positions have a template `positions` of such a function. Throws usage_error
 /// (placement/positions.hpp).
-using positions_function = positions_dim (*)(std::span<const positions_dim> leaves);
+using positions_function = positions_dims (*)(std::span<const positions_dims> leaves);
 
 namespace detail {
 

@@ -136,8 +136,8 @@ class specialization {
 
   /// Where operands and result had positions of which other ranks have others (run/placed.hpp).
   struct positions_found {
-    recycled_vector<positions_dim> of_leaves;
-    positions_dim of_result = no_positions;
+    recycled_vector<positions_dims> of_leaves;
+    positions_dims of_result = no_positions;
   };
   positions_found known_positions;
 

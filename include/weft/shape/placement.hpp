@@ -48,11 +48,15 @@ constexpr placement divided_like(const placement& p, int dim, index_t unit) {
   return divided_along(dim, p.groups, unit, p.pieces);
 }
 
-/// Which dim of a value counts positions of which each rank has some (context parallelism), or one of these.
-using positions_dim = std::int8_t;
-inline constexpr positions_dim no_positions = -1;
-inline constexpr positions_dim sum_of_positions = -2;  // made of sums over this rank's positions
-inline constexpr positions_dim merged_positions = 16;  // added where the dim counts something else, too
+/// Which dims of a value count positions of which each rank has some (context parallelism), as bits: several
+/// if positions are divided among dims, or it is not known which of them counts positions; or one of these.
+using positions_dims = std::uint16_t;
+inline constexpr positions_dims no_positions = 0;
+inline constexpr positions_dims merged_positions = 1 << max_order;  // added if a dim counts others, too
+inline constexpr positions_dims sum_of_positions = 2 << max_order;  // made of sums over this rank's positions
+inline constexpr positions_dims own_rows = 4 << max_order;  // added to numbers of rows that this rank has
+inline constexpr positions_dims counted_from_zero = 8 << max_order;  // of 0, 1, ..., n - 1 on every rank
+constexpr positions_dims positions_along(int dim) { return static_cast<positions_dims>(1 << dim); }
 
 /// The number of `units` that `rank` has, and the first of them.
 constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank) {

@@ -119,7 +119,9 @@ template <element T>
 tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()) {
   if (std::is_integral_v<T> && n > 0 && static_cast<index_t>(static_cast<T>(n - 1)) != n - 1)
     refuse<value_error>({"weft: arange: ", n - 1, " is not a value of type ", name_of(dtype_of<T>)});
-  return generate<T>(extents<dyn>{n}, [](index_t i) { return i; }, where);
+  auto t = generate<T>(extents<dyn>{n}, [](index_t i) { return i; }, where);
+  t.state()->positions = counted_from_zero;
+  return t;
 }
 
 /// The key of random tensors: equal keys give equal elements, different streams of a seed independent ones.

@@ -63,7 +63,7 @@ struct tensor_state {
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
   bool gradient_reduced = false;  // over ranks, for the next step of a run
   bool rows_in_run = false;       // a run updates some rows of `memory` and gathers the others
-  positions_dim positions = no_positions;  // the dim along which other ranks have other positions
+  positions_dims positions = no_positions;  // dims along which other ranks have other positions
   int runs = 0;                   // number of runs that have this parameter
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")

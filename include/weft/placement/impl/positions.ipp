@@ -2,6 +2,9 @@
 // Definitions of <weft/placement/positions.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+
 #include <weft/base/config.hpp>
 #include <weft/placement/positions.hpp>
 
@@ -9,29 +12,72 @@ namespace weft {
 namespace graph {
 namespace detail {
 
+/// Where a value has positions.
+struct position_place {
+  placement p;             // a sum of this rank's, divided along one of `dims`, or whole if it has none
+  unsigned dims = 0;       // those that may count them, as bits
+  bool is_folded = false;  // summed over others that do, so that only a sum over the rest may read it
+
+  static constexpr index_t unknown_groups = 0;
+
+  bool is_sum() const { return p.kind == placed::sum; }
+  explicit operator bool() const { return dims != 0; }
+  bool has(int dim) const { return dims >> dim & 1; }
+  /// Whether `p` says how its only dim counts positions.
+  bool is_exact() const { return p.groups != unknown_groups; }
+
+  static position_place at(const placement& p) { return {p, 1u << p.dim}; }
+  static position_place among(unsigned dims) {
+    return {divided_along(std::countr_zero(dims), unknown_groups), dims};
+  }
+  /// The same positions in other dims.
+  position_place moved(unsigned to) const {
+    return is_exact() ? at(divided_like(p, std::countr_zero(to), p.unit)) : among(to);
+  }
+};
+
 /// Follows positions from the leaves of a graph to its result.
 class position_walk {
  public:
-  explicit position_walk(const position_view& g)
-      : g_(g), where_(static_cast<int>(g.nodes.size()), placement{}), origin_(where_.size(), -1) {
+  position_walk(const position_view& g, std::span<const positions_dims> leaves)
+      : g_(g),
+        leaves_(leaves),
+        where_(static_cast<int>(g.nodes.size()), position_place{}),
+        counted_(where_.size(), 0),
+        origin_(where_.size(), -1) {
     for (const symbol& s : g.symbols) dims_.symbols.push_back(s);
     for (const index_t s : g.same_as) dims_.same_as.push_back(s);
+    for (int i = 0; i < dims_.symbols.size(); ++i) unify_formula(i);
   }
 
-  positions_dim run(std::span<const positions_dim> leaves) {
-    for (int i = 0; i <= g_.result; ++i) where_[i] = placed_by_rule(i, leaves);
-    const placement& p = where_[g_.result];
-    if (p.kind == placed::sum) return sum_of_positions;
-    if (!p.is_divided()) return no_positions;
-    return static_cast<positions_dim>(p.dim + (p.groups == 1 && p.unit == 1 ? 0 : merged_positions));
+  positions_dims run() {
+    for (int i = 0; i <= g_.result; ++i) {
+      counted_[i] = counted_dims(i);
+      where_[i] = placed_by_rule(i);
+    }
+    const position_place& found = where_[g_.result];
+    if (found.is_sum()) return sum_of_positions;
+    if (!found) return no_positions;
+    if (found.is_folded) refuse_reading(at(origin_[g_.result]));
+    const bool simple = found.is_exact() && found.p.groups == 1 && found.p.unit == 1;
+    return static_cast<positions_dims>(found.dims | (simple ? 0u : merged_positions));
   }
 
  private:
-  static constexpr index_t unknown_groups = 0;
+  /// Unifies symbol `i` with an earlier one that is the same formula of extents that have been unified.
+  void unify_formula(int i) {
+    const index_t e = -2 - i;
+    const symbol s = dims_.symbols[i] = dims_.formula(e);
+    for (int j = 0; j < i && dims_.canonical(e) == e; ++j) {
+      const symbol& t = dims_.symbols[j];
+      const bool swapped = s.kind == symbol_kind::multiply && s.a == t.b && s.b == t.a;
+      if (s.kind == t.kind && ((s.a == t.a && s.b == t.b) || swapped)) dims_.same_as[i] = -2 - j;
+    }
+  }
 
   const position_node& at(int i) const { return g_.nodes[static_cast<std::size_t>(i)]; }
-  const placement& operand(const position_node& n, int k) const { return where_[n.operand[k]]; }
-  bool is_sum(const position_node& n, int k) const { return operand(n, k).kind == placed::sum; }
+  const position_place& operand(const position_node& n, int k) const { return where_[n.operand[k]]; }
+  bool is_sum(const position_node& n, int k) const { return operand(n, k).is_sum(); }
 
   [[noreturn]] static void refuse_reading(const position_node& n) {
     refuse<usage_error>({"weft: context: ", n.name,
@@ -49,43 +95,96 @@ class position_walk {
          "sum_over_positions(sum(...)) is the sum over all ranks, a constant in backward; where it has a "
          "gradient, use a policy without cp"});
   }
-  placement sum_made_by(int i) {
-    origin_[i] = i;
-    return {placed::sum};
+  [[noreturn]] void refuse_counted(const position_node& n, int k) const {
+    refuse<usage_error>({"weft: context: ", n.name, " reads an operand of shape ", at(n.operand[k]).extents,
+                         " that counts positions from 0 on every rank, beside the positions that this rank "
+                         "has (axis cp): pass own.positions(), as in wpe(own.positions())"});
   }
-  placement sum_like(int i, int k) {
+  position_place sum_made_by(int i) {
+    origin_[i] = i;
+    return {{placed::sum}, 0};
+  }
+  position_place sum_like(int i, int k) {
     origin_[i] = origin_[at(i).operand[k]];
-    return {placed::sum};
+    return {{placed::sum}, 0};
   }
 
-  placement placed_by_rule(int i, std::span<const positions_dim> leaves) {
+  /// The dims along which a value that has no positions is the same on every rank and not the same for each
+  /// index, as bits: those of parameters, of coordinates and of what is computed from them.
+  unsigned counted_dims(int i) {
     using enum position_rule;
     const position_node& n = at(i);
-    if (n.rule == leaf) return placed_leaf(static_cast<std::size_t>(n.at[0]), leaves);
+    const auto proper = [&](unsigned dims) {
+      for (int d = 0; d < n.extents.order; ++d)
+        if (n.extents[d] == 1) dims &= ~(1u << d);
+      return dims & ((1u << n.extents.order) - 1);
+    };
+    const auto counted = [&](int k) { return counted_[n.operand[k]]; };
+    unsigned dims = 0;
+    switch (n.rule) {
+      case source: return proper(~0u);
+      case leaf: return n.is_parameter || leaf_positions(n) == counted_from_zero ? proper(~0u) : 0;
+      case reshape:
+        for (int d = 0; d < at(n.operand[0]).extents.order; ++d)
+          if (counted(0) >> d & 1)
+            dims |= reshaped_placement(dims_, at(n.operand[0]).extents, n.extents).beside(d);
+        return dims;
+      case permute:
+        for (int d = 0; d < n.at.count; ++d)
+          if (counted(0) >> normalized_dim(n.at[d], n.at.count) & 1) dims |= 1u << d;
+        return dims;
+      case contraction:
+      case native:
+      case linear_native:
+      case random:
+      case rows:
+      case attention:
+        for (const shared_dim& d : indices_of(n))
+          for (int k = 0; k < n.operands && d.result[0] >= 0; ++k)
+            if (d.operand[k] >= 0 && counted(k) >> d.operand[k] & 1) dims |= 1u << d.result[0];
+        return dims;
+      case unchanged: return counted(0);
+      case result: return 0;
+      default:
+        for (int k = 0; k < n.operands; ++k) dims |= counted(k) << more_dims(n, k);
+        return proper(dims);
+    }
+  }
+
+  position_place placed_by_rule(int i) {
+    using enum position_rule;
+    const position_node& n = at(i);
+    if (n.rule == leaf) return placed_leaf(leaf_positions(n));
     int of_sum = -1, divided = -1;  // the first operands that are
     for (int k = n.operands; k-- > 0;) {
       if (is_sum(n, k)) of_sum = k;
-      if (operand(n, k).is_divided()) divided = k;
+      if (operand(n, k)) divided = k;
     }
     if (of_sum >= 0 && n.rule != random) return with_sum(i, n, of_sum, divided);
-    return divided < 0 ? placement{} : with_positions(i, n, divided);
+    return divided < 0 ? position_place{} : with_positions(i, n, divided);
   }
-  static placement placed_leaf(std::size_t l, std::span<const positions_dim> leaves) {
-    const positions_dim d = l < leaves.size() ? leaves[l] : no_positions;
-    if (d == sum_of_positions) return {placed::sum};
-    if (d == no_positions) return {};
-    return d < merged_positions ? divided_along(d) : divided_along(d - merged_positions, unknown_groups);
+  positions_dims leaf_positions(const position_node& leaf) const {
+    const auto number = static_cast<std::size_t>(leaf.at[0]);
+    return number < leaves_.size() ? leaves_[number] : no_positions;
+  }
+  static position_place placed_leaf(positions_dims d) {
+    if (d == sum_of_positions) return {{placed::sum}, 0};
+    if (d == no_positions || d == counted_from_zero) return {};
+    const unsigned dims = d & (merged_positions - 1u);
+    return !(d & merged_positions) && std::has_single_bit(dims)
+               ? position_place::at(divided_along(std::countr_zero(dims)))
+               : position_place::among(dims);
   }
 
   /// Of a node that reads a sum over this rank's positions.
-  placement with_sum(int i, const position_node& n, int k, int divided) {
+  position_place with_sum(int i, const position_node& n, int k, int divided) {
     using enum position_rule;
     if (n.rule == all_ranks) return {};
     if (divided >= 0 || (n.learns && !passes_sum(n))) refuse_sum(n, k);
     return sum_like(i, k);
   }
   /// Whether the result is linear in the sums among its operands. A mean over what counts is a quotient of
-  /// two.
+  /// two, of which the second has no derivative.
   bool passes_sum(const position_node& n) const {
     using enum position_rule;
     int sums = 0;
@@ -93,7 +192,7 @@ class position_walk {
     switch (n.rule) {
       case product:
       case contraction: return sums == 1;
-      case quotient: return is_sum(n, 0) || !at(n.operand[1]).learns;
+      case quotient: return is_sum(n, 0) && !(is_sum(n, 1) && at(n.operand[1]).learns);
       case choice: return !is_sum(n, 0);
       case rows: return !is_sum(n, 1);
       case formula:
@@ -105,9 +204,12 @@ class position_walk {
   }
 
   /// Of a node that reads positions and no sum over them.
-  placement with_positions(int i, const position_node& n, int k) {
+  position_place with_positions(int i, const position_node& n, int k) {
     using enum position_rule;
-    const placement& p = operand(n, k);
+    const position_place& p = operand(n, k);
+    for (int o = 0; o < n.operands; ++o)
+      if (operand(n, o).is_folded && n.rule != sum && n.rule != reshape)
+        refuse_reading(at(origin_[n.operand[o]]));
     switch (n.rule) {
       case formula:
       case linear:
@@ -115,27 +217,21 @@ class position_walk {
       case quotient:
       case choice: return aligned(n);
       case sum:
-      case extremum:
-        if (p.dim < n.at[0] || p.dim >= n.at[1]) return p;
-        if (n.rule == extremum) refuse_reading(n);
-        return sum_made_by(i);
-      case reshape: return reshaped(n, p);
+      case extremum: return folded(i, n, p);
+      case reshape: return reshaped(i, n, p);
       case permute: {
-        int to = 0;
-        while (normalized_dim(n.at[to], n.at.count) != p.dim) ++to;
-        return divided_like(p, to, p.unit);
+        unsigned to = 0;
+        for (int d = 0; d < n.at.count; ++d)
+          if (p.has(normalized_dim(n.at[d], n.at.count))) to |= 1u << d;
+        return p.moved(to);
       }
       case along_dim:
         for (int o = 0; o < n.operands; ++o)
-          if (operand(n, o).is_divided() && operand(n, o).dim == normalized_dim(n.at[0], n.extents.order))
-            refuse_reading(n);
+          if (operand(n, o).has(normalized_dim(n.at[0], n.extents.order))) refuse_reading(n);
         return aligned(n);
       case unchanged: return p;
       case attention: return attended(n);
-      case rows:
-        if (operand(n, 1).is_divided()) return operand(n, 1);
-        if (p.dim == 0) refuse_reading(n);
-        return divided_like(p, p.dim - 1 + at(n.operand[1]).extents.order, p.unit);
+      case rows: return looked_up(n);
       case result: return other_result(n, p);
       case all_ranks:
         refuse<usage_error>(
@@ -144,36 +240,73 @@ class position_walk {
       default: return by_indices(i, n);
     }
   }
+  /// The positions that both have, in whichever of `dims` these are.
+  static position_place both(const position_node& n, const position_place& found, const position_place& p,
+                             unsigned dims) {
+    if (!found) return p.moved(dims);
+    if (!(found.dims & dims)) refuse_reading(n);
+    return found.is_exact() ? found : p.is_exact() ? p.moved(dims) : position_place::among(found.dims & dims);
+  }
+  int more_dims(const position_node& n, int k) const {
+    return n.extents.order - at(n.operand[k]).extents.order;
+  }
   /// Elements beside each other, aligned at the right.
-  placement aligned(const position_node& n) const {
-    placement found;
-    for (int k = 0; k < n.operands; ++k) {
-      const placement& p = operand(n, k);
-      if (!p.is_divided()) continue;
-      const int dim = p.dim + n.extents.order - at(n.operand[k]).extents.order;
-      if (found.is_divided() && found.dim != dim) refuse_reading(n);
-      found = divided_like(p, dim, p.unit);
-    }
+  position_place aligned(const position_node& n) const {
+    position_place found;
+    for (int k = 0; k < n.operands; ++k)
+      if (const position_place& p = operand(n, k)) found = both(n, found, p, p.dims << more_dims(n, k));
+    for (int k = 0; k < n.operands; ++k)
+      if (!operand(n, k) && (counted_[n.operand[k]] << more_dims(n, k) & found.dims)) refuse_counted(n, k);
     return found;
   }
-  placement reshaped(const position_node& n, const placement& p) {
+  /// Rows of a table that every rank has, at positions; or columns that are positions.
+  position_place looked_up(const position_node& n) const {
+    const position_place &table = operand(n, 0), &index = operand(n, 1);
+    if (!table || (index && counts_own_rows(n.operand[1]))) return index;
+    if (index || table.has(0)) refuse_reading(n);
+    return table.moved(table.dims >> 1 << at(n.operand[1]).extents.order);
+  }
+  /// Whether a value is made of numbers of rows that this rank has, as those of rows sent to experts.
+  bool counts_own_rows(int i) const {
+    while (at(i).operands == 1) i = at(i).operand[0];
+    return at(i).rule == position_rule::leaf && leaf_positions(at(i)) & own_rows;
+  }
+  /// A sum over all dims that have positions, or over some of them.
+  position_place folded(int i, const position_node& n, const position_place& p) {
+    const unsigned dims = p.dims & ((1u << n.at[1]) - (1u << n.at[0]));
+    if (dims && n.rule == position_rule::extremum) refuse_reading(n);
+    if (dims == p.dims) return sum_made_by(i);
+    origin_[i] = p.is_folded ? origin_[n.operand[0]] : i;
+    return dims ? position_place{position_place::among(p.dims & ~dims).p, p.dims & ~dims, true} : p;
+  }
+  /// In a dim that holds all positions; else in any of those that are made of theirs.
+  position_place reshaped(int i, const position_node& n, const position_place& p) {
+    origin_[i] = origin_[n.operand[0]];
+    reshaped_placement to(dims_, at(n.operand[0]).extents, n.extents);
     placement q;
-    if (p.groups != unknown_groups &&
-        reshaped_placement(dims_, at(n.operand[0]).extents, n.extents).follow(p, q))
-      return q;
-    return {};
+    if (p.is_exact() && to.follow(p.p, q) && to.holds_units()) return position_place::at(q);
+    unsigned dims = 0;
+    for (int d = 0; d < at(n.operand[0]).extents.order; ++d)
+      if (p.has(d)) dims |= to.beside(d);
+    position_place found = position_place::among(dims ? dims : (1u << n.extents.order) - 1);
+    found.is_folded = p.is_folded;
+    return found;
   }
-  placement attended(const position_node& n) const {
-    for (int k = 0; k < 3; ++k)
-      if (operand(n, k).is_divided() && operand(n, k).dim != 1) refuse_reading(n);
-    return divided_along(1);
+  position_place attended(const position_node& n) const {
+    for (int k = 0; k < 3; ++k) {  // another number of positions than this rank has is refused when it runs
+      if (operand(n, k) && !operand(n, k).has(1)) refuse_reading(n);
+      if (!operand(n, k) && counted_[n.operand[k]] >> 1 & 1) refuse_counted(n, k);
+    }
+    return position_place::at(divided_along(1));
   }
-  placement other_result(const position_node& n, const placement& p) const {
+  position_place other_result(const position_node& n, const position_place& p) const {
     const position_node& of = at(n.operand[0]);
-    if (of.rule == position_rule::attention) return divided_along(n.extents.order == 3 ? 2 : 1);
+    if (of.rule == position_rule::attention)
+      return position_place::at(divided_along(n.extents.order == 3 ? 2 : 1));
+    unsigned dims = 0;
     for (const shared_dim& d : indices_of(of))
-      if (d.result[0] == p.dim) return divided_like(p, d.result[n.at[0]], p.unit);
-    return {};
+      if (d.result[0] >= 0 && p.has(d.result[0]) && d.result[n.at[0]] >= 0) dims |= 1u << d.result[n.at[0]];
+    return dims ? p.moved(dims) : position_place{};
   }
   sequence<shared_dim> indices_of(const position_node& n) const {
     sequence<int> orders;
@@ -181,35 +314,45 @@ class position_walk {
     return n.divides ? divides_reader(n.divides, n.at, orders).read() : sequence<shared_dim>();
   }
   /// Products and native ops.
-  placement by_indices(int i, const position_node& n) {
+  position_place by_indices(int i, const position_node& n) {
     const sequence<shared_dim> all = indices_of(n);
-    int chosen = -1, from = -1;  // the index that counts positions, and an operand that has it
+    position_place found;  // its dims are numbers of indices
     for (int k = 0; k < n.operands; ++k) {
-      if (!operand(n, k).is_divided()) continue;
-      int d = 0;
-      while (d < all.size() && all[d].operand[k] != operand(n, k).dim) ++d;
-      if (d == all.size() || (chosen >= 0 && d != chosen)) refuse_reading(n);
-      chosen = d;
-      from = k;
+      const position_place& p = operand(n, k);
+      unsigned indices = 0;
+      int known = 0;
+      for (int d = 0; d < all.size(); ++d)
+        if (all[d].operand[k] >= 0 && p.has(all[d].operand[k])) indices |= 1u << d, ++known;
+      if (known != std::popcount(p.dims)) refuse_reading(n);
+      if (p) found = both(n, found, p, indices);
     }
-    const placement& p = operand(n, from);
-    if (all[chosen].result[0] >= 0) return divided_like(p, all[chosen].result[0], p.unit);
-    for (int k = 0; k < n.operands; ++k)  // weights that are learned are those of other positions, too
-      if (all[chosen].operand[k] >= 0 && !operand(n, k).is_divided() && at(n.operand[k]).learns)
-        refuse_reading(n);
+    unsigned to = 0, summed = 0;
+    for (int d = 0; d < all.size(); ++d)
+      if (found.has(d)) (all[d].result[0] >= 0 ? to : summed) |= 1u << std::max(all[d].result[0], 0);
+    if (to && summed) refuse_reading(n);
+    for (int d = 0; d < all.size(); ++d)
+      for (int k = 0; k < n.operands; ++k) {
+        if (!found.has(d) || all[d].operand[k] < 0 || operand(n, k)) continue;
+        if (summed && at(n.operand[k]).learns) refuse_reading(n);  // weights of other positions, too
+        if (counted_[n.operand[k]] >> all[d].operand[k] & 1) refuse_counted(n, k);
+      }
+    if (to) return found.moved(to);
     return sum_made_by(i);
   }
 
   const position_view& g_;
+  std::span<const positions_dims> leaves_;
   symbol_table dims_;
-  sequence<placement> where_;  // by node: whole if it has no positions, a sum of this rank's, or divided
-  sequence<int> origin_;       // of sums: the node that has added up positions, -1 for operands
+  sequence<position_place> where_;  // by node
+  sequence<unsigned> counted_;      // by node: counted_dims
+  sequence<int> origin_;            // of sums: the node that has added up positions, -1 for operands
 };
 
 }  // namespace detail
 
-WEFT_DEFINE positions_dim positions_of_result(const position_view& g, std::span<const positions_dim> leaves) {
-  return detail::position_walk(g).run(leaves);
+WEFT_DEFINE positions_dims positions_of_result(const position_view& g,
+                                               std::span<const positions_dims> leaves) {
+  return detail::position_walk(g, leaves).run();
 }
 
 }  // namespace graph

@@ -432,11 +432,13 @@ void basic_tape_entries<Unused>::accumulate(const std::shared_ptr<tensor_state>&
     to->grad = alias_of(*g);
     g->memory.describe("gradient", to->memory);
     to->grad->divided = to->is_part_of_layer() ? to->divided : nullptr;
+    to->grad->positions = to->positions;
     return;
   }
   auto sum = has_shared_gradient(*to) ? make_state(to->where, to->extents, to->type) : to->grad;
   runtime::add(context_->engine(), *to->grad, *g, *sum);
   sum->divided = to->grad->divided;
+  sum->positions = to->positions;
   to->grad = std::move(sum);
 }
 
