@@ -44,6 +44,15 @@ constexpr bool can_be_assigned(const shape& from, const shape& to) {
   return true;
 }
 
+/// Throws value_error if the program computes this rank's part of a value, and the target is whole.
+void check_whole(const context& c, const executable& p, const symbol_values& symbols, const specialization& i,
+                 const tensor_state& target);
+
+/// Where `target` has positions of which other ranks have others after `value` has been assigned to its view
+/// `to`. Throws usage_error unless the view has all of them in a dim of its own.
+[[gnu::cold]] positions_dims positions_of_target(const tensor_state& target, const strided& to,
+                                                 const tensor_state& value);
+
 /// Copies `value` to the elements of the view of a tensor that `p` copies. `type`: the value's shape in its
 /// type.
 void assign(context& c, const executable& p, const operands& o, const tensor_state& value, const shape& type);
@@ -67,31 +76,34 @@ void assign(const View& view, const E& e, Context& c) {
 
 /// Sets `targets` to the outputs of `p`, whose kernel may be left to `together`. If it throws, they are
 /// unchanged.
-void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
+void execute_into(context& c, const executable& p, operands o, const tensor_list& targets,
                   launch_collector* together = nullptr);
 }  // namespace runtime
 
-/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and dtypes; a value may
-/// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e` and may
-/// overlap: all values are computed from the old elements; if targets overlap each other, the last one holds.
-/// Computed in place if each element depends on no other element of the target, else through a buffer; its
-/// kernel may be left to `together`. Throws, with nothing written, shape_error if a target does not fit,
-/// device_error if it is on another device than the context.
-template <expression E>
-void update(context& c, const tensor_list& targets, const E& e,
+/// Sets the elements of `targets` to the values of `e`, as eval(e, c) computes them, one each, of the same
+/// shapes and dtypes; a value may have neighbouring dims of its target merged (flat_view, row_view). Targets
+/// may be operands of `e` and may overlap: all values are computed from the old elements; if targets overlap
+/// each other, the last one holds. Computed in place if each element depends on no other element of the
+/// target, else through a buffer; its kernel may be left to `together`. Throws, with nothing written,
+/// shape_error if a target does not fit, device_error if it is on another device than the context.
+template <expression E, std::derived_from<context> Context>
+void update(Context& c, const tensor_list& targets, const E& e,
             runtime::launch_collector* together = nullptr) {
   static_assert(
       !runtime::detail::has_boundary<E>,
       "weft: update: a repeat, experts, a recurrent layer, batch norm, linear_cross_entropy or a list "
       "is several programs: evaluate it first, update(t, eval(e))");
-  if constexpr (!runtime::detail::has_boundary<E>)
-    runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
-                          targets, together);
+  if constexpr (!runtime::detail::has_boundary<E>) {
+    constexpr auto& p = runtime::executable_of<runtime::value_program<E, typename Context::programs>>;
+    static_assert(!p.positions || p.plan.outputs.size() == 1,
+                  "weft: update: where ranks divide positions (axis cp), one value at a time");
+    runtime::execute_into(c, p, runtime::operands_of(e), targets, together);
+  }
 }
 
 /// The same for one tensor: update(w, w - g * 0.1f).
-template <element T, class Extents, bool Tracked, expression E>
-void update(const tensor<T, Extents, Tracked>& target, const E& e, context& c = default_context()) {
+template <element T, class Extents, bool Tracked, expression E, std::derived_from<context> Context = context>
+void update(const tensor<T, Extents, Tracked>& target, const E& e, Context& c = default_context()) {
   static_assert(std::is_same_v<typename E::value_type, T>,
                 "weft: update: the value has another element type than the tensor: cast it");
   if constexpr (std::is_same_v<typename E::value_type, T>) update(c, {target.state()}, e);
@@ -127,7 +139,8 @@ namespace detail {
 /// The elements of `t` in another shape; changes in place of one are changes of the other.
 inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_state>& t, const shape& extents) {
   auto view = alias_of(*t);
-  if (!(extents == t->extents)) view->positions = no_positions;
+  if (!(extents == t->extents) && t->positions & (merged_positions - 1))
+    view->positions = static_cast<positions_dims>(merged_positions | (positions_along(extents.order) - 1));
   view->extents = extents;
   view->viewed = t->viewed ? t->viewed : t;
   if (view->is_part_of_layer()) view->divided.reset();

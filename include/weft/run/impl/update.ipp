@@ -30,6 +30,44 @@ WEFT_DEFINE void check_target(const context& c, const tensor_state& target, std:
                        name_of(type)});
 }
 
+WEFT_DEFINE positions_dims positions_of_target(const tensor_state& target, const strided& to,
+                                               const tensor_state& value) {
+  const positions_dims dims = merged_positions - 1, none = no_positions;
+  const int missing = to.extents.order - value.extents.order;
+  const auto in_view = [&](unsigned marks) { return missing < 0 ? marks >> -missing : marks << missing; };
+  unsigned of_view = 0, of_target = 0;  // the dims that are the same, of those that have positions
+  for (int v = 0; v < to.extents.order; ++v) {
+    index_t stride = 1;
+    for (int t = target.extents.order; t-- > 0; stride *= target.extents[t]) {
+      if (to.stride[v] != stride || to.extents[v] != target.extents[t]) continue;
+      const bool marked = target.positions & positions_along(t) & dims;
+      if (!marked && !(in_view(value.positions & dims) >> v & 1)) continue;
+      of_view |= 1u << v;
+      of_target |= 1u << t;
+      break;
+    }
+  }
+  const bool is_sum = value.positions == sum_of_positions, was_sum = target.positions == sum_of_positions;
+  const bool in_target = (target.positions & dims) == none || (target.positions & dims) == of_target;
+  const bool in_value = (value.positions & dims) == none || in_view(value.positions & dims) == of_view;
+  if (!in_target || !in_value || ((is_sum || was_sum) && of_target))
+    refuse<usage_error>({"weft: context: update writes ", value.extents, " to a view ", to.extents,
+                         " of a target ", target.extents,
+                         ", and this rank has a part of the positions (axis cp): a view must have all those "
+                         "of the target that this rank has, in a dim of its own, where the value has them"});
+  if (is_sum || was_sum) return sum_of_positions;
+  const positions_dims merged = (target.positions | value.positions) & merged_positions;
+  return static_cast<positions_dims>(of_target | (of_target ? merged : none));
+}
+
+WEFT_DEFINE void check_whole(const context& c, const executable& p, const symbol_values& symbols,
+                             const specialization& i, const tensor_state& target) {
+  if (c.layer_rank().ranks == 1 || target.is_part_of_layer()) return;
+  tensor_state value(c.where(), i.output_extents(0), i.output_type(0), buffer());
+  note_division(c, p.plan, symbols, value);
+  if (value.divided) weft::detail::refuse_divided(value);
+}
+
 WEFT_DEFINE void assign(context& c, const executable& p, const operands& o, const tensor_state& value,
                         const shape& type) {
   tensor_state& target = *o.leaves[0];
@@ -51,18 +89,26 @@ WEFT_DEFINE void assign(context& c, const executable& p, const operands& o, cons
     if (k < to.extents.order) from.stride[to.extents.order - 1 - k] = is_repeated ? 0 : elements;
     elements *= extent;
   }
+  const bool divides = c.layer_rank().context_ranks > 1;
+  if (divides && (target.positions != no_positions || value.positions != no_positions))
+    target.positions = positions_of_target(target, to, value);
   if (to.extents.size() > 0) c.engine().copy(from, to);
   ++target.version();
 }
 
 }  // namespace detail
 
-WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
+WEFT_DEFINE void execute_into(context& c, const executable& p, operands o, const tensor_list& targets,
                               launch_collector* together) {
   if (targets.size() != p.plan.outputs.size())
     refuse<usage_error>(
         {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});
-  specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
+  const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes, c.layer_rank());
+  place_operands(c, p.plan, symbols, o.leaves,
+                 [&](const auto& leaf, const placement& to) { return placed(c, leaf, to); });
+  specialization& i = specialization_of(c, p, symbols);
+  const positions_dims positions = positions_of_result(c, p.positions, o.leaves, &i.known_positions);
+  detail::check_whole(c, p, symbols, i, *targets[0]);
   for (std::size_t t = 0; t < targets.size(); ++t) {
     detail::check_target(c, *targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
@@ -76,6 +122,7 @@ WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o
     if (!direct)
       copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),
                     targets[t]->extents.size());
+    if (p.positions) targets[t]->positions = positions;
     ++targets[t]->version();
   }
 }
