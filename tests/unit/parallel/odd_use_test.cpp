@@ -112,6 +112,21 @@ TEST_CASE("elements of a divided parameter cannot be updated from outside") {
   refuses_under(plan<fsdp<3>>{});
 }
 
+TEST_CASE("an update in a run computes with the parts of layers that ranks have") {
+  run_ranks(2, [](communicator& all) {
+    divided_layers model;
+    initialize(model, 1);
+    adamw optimizer;
+    auto run = bind<plan<tp<>>>(model, optimizer, all);
+    const auto x = rows(1);
+    const auto y = eval(model(x), run), updated = eval(y * 0.0f), viewed = eval(y * 0.0f);
+    update(updated, model(x), run);
+    update(slice<0>(viewed, 0, y.extents()[0]), model(x), run);
+    CHECK(updated.to_vector() == y.to_vector());
+    CHECK(viewed.to_vector() == y.to_vector());
+  });
+}
+
 TEST_CASE("stage 3: what a tape has gathered is neither written nor read from outside") {
   run_ranks(2, [](communicator& all) {
     linear<3, 2> model;

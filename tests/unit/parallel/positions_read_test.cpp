@@ -21,7 +21,7 @@ struct block_of {  // applies F to the stream
 };
 
 struct net {
-  embedding_table<words, width> table;
+  embedding_table<words, width> table, places;  // of words, and of positions
   layer_normalization<width> norm;
   linear<width, width> query, key, value;
   linear<width, words> head;
@@ -45,16 +45,21 @@ void refuses(const char* what, F f) {
       else CHECK_THROWS_WITH_AS(f(model, run, x, y), doctest::Contains(what), usage_error);
     });
 }
-/// The same for the loss of f(model, embedded tokens), logits of each position, in training and evaluation.
+/// The same for the loss of f(model, embedded tokens, their number in a sequence), logits of each position,
+/// in training and evaluation.
 template <class F>
-void refuses_logits(const char* what, F f) {
+void refuses_counted(const char* what, F f) {
   const auto loss = [&](const net& model, const auto& x, const auto& y) {
-    return cross_entropy(model.head(f(model, model.table(x))), y);
+    return cross_entropy(model.head(f(model, model.table(x), x.extents()[1])), y);
   };
   refuses(what, [&](const net& m, auto& run, const auto& x, const auto& y) {
     return run.step(1, [&](index_t) { return loss(m, x, y); }).loss;
   });
   refuses(what, [&](const net& m, auto& run, const auto& x, const auto& y) { eval(loss(m, x, y), run); });
+}
+template <class F>
+void refuses_logits(const char* what, F f) {
+  refuses_counted(what, [&](const net& m, auto h, index_t) { return f(m, h); });
 }
 
 }  // namespace
@@ -110,10 +115,113 @@ TEST_CASE("values keep their positions from program to program") {
   });
 }
 
+TEST_CASE("what counts positions from 0 on every rank is refused by name") {
+  constexpr auto what = "that counts positions from 0 on every rank, beside the positions that this rank has";
+  const auto numbers = [](index_t n) { return arange<std::int64_t>(n); };
+  const auto heads = [](auto v) { return unflatten<-1, 2>(v); };
+  refuses_counted(what, [&](const net& m, auto h, index_t n) { return h + slice<0>(m.places.weight, 0, n); });
+  refuses_counted(what, [&](const net& m, auto h, index_t n) { return h + m.places(numbers(n)); });
+  refuses_counted(what,
+                  [&](const net&, auto h, index_t n) { return h * unsqueeze<1>(cast<float>(numbers(n))); });
+  refuses_counted(what, [&](const net& m, auto h, index_t n) {
+    return flatten<2, 3>(rotary(heads(m.query(h)), numbers(n)));
+  });
+  refuses_counted(what, [&](const net& m, auto h, index_t n) {  // one weight of each position
+    return h * unsqueeze<1>(slice<0>(flatten<0, 1>(m.places.weight), 0, n));
+  });
+  refuses_counted(
+      "context: matmul reads", [&](const net&, auto h, index_t n) {  // a weighted sum of positions
+        return let(h, [&](auto x) { return x + matmul(reshape<1, dyn>(cast<float>(numbers(n))), x); });
+      });
+  refuses_counted("context: attention reads an operand", [&](const net& m, auto h, index_t n) {
+    const auto queries =
+        expand(unsqueeze<0>(slice<0>(m.places.weight, 0, n)), extents<2, dyn, width>{2, n, width});
+    return let(h, [&](auto x) {
+      return flatten<2, 3>(attention<!causal>(heads(queries), heads(m.key(x)), heads(m.value(x))));
+    });
+  });
+}
+
+TEST_CASE("parts of positions, in dims of their own or merged with others, are refused where they are read") {
+  const auto even = [](auto& run) {
+    const context_part own = run.part_of_context(12);
+    return own.of(generate<std::int32_t>(extents<dyn, dyn>{2, 12}, [](index_t i) { return i % words; }));
+  };
+  refuses("context: sum or mean reads along", [&](const net& m, auto& run, const auto&, const auto&) {
+    const auto x = even(run);
+    eval(mean(square(unflatten<1>(m.table(x), x.extents()[1] / 2))), run);
+    eval(mean(square(mean(unflatten<1>(m.table(x), x.extents()[1] / 2), dims<2>))), run);
+  });
+  refuses("context: sum or mean reads along", [&](const net& m, auto& run, const auto&, const auto&) {
+    eval(mean(square(mean(unflatten<1, 2>(m.table(even(run))), dims<1>))), run);
+  });
+  refuses("context: sum or mean reads along", [&](const net& m, auto& run, const auto&, const auto&) {
+    eval(mean(unflatten<1, 2>(m.table(even(run))), dims<2>), run);
+  });
+  refuses("context: cumsum", [&](const net& m, auto& run, const auto&, const auto&) {
+    const auto x = even(run);
+    eval(cumsum<1>(flatten<0, 1>(unflatten<1>(m.table(x), x.extents()[1] / 2))), run);
+  });
+  refuses("context: cumsum", [&](const net&, auto& run, const auto&, const auto&) {
+    const auto flat = eval(flatten<0, 1>(cast<float>(even(run))), run);
+    eval(cumsum<1>(unflatten<0, 2>(flat)), run);
+  });
+}
+
+TEST_CASE("rows at positions of what is itself divided are refused") {
+  refuses("context: index_select reads along positions",
+          [](const net& m, auto& run, const auto& x, const auto&) {
+            const auto here = eval(cast<std::int64_t>(x[0]) * 0, run);  // numbers of rows at positions
+            eval(index_select<1>(m.table(x), here), run);
+          });
+}
+
+TEST_CASE("an update is computed as eval computes, and its target has positions") {
+  refuses("context: cumsum", [](const net&, auto& run, const auto& x, const auto&) {
+    const auto to = zeros<float>(extents<dyn, dyn>{2, x.extents()[1]});
+    update(to, cumsum<1>(cast<float>(x)), run);
+  });
+  refuses("context: cumsum", [](const net&, auto& run, const auto& x, const auto&) {
+    const auto to = zeros<float>(extents<dyn, dyn>{2, x.extents()[1]});
+    update(to, cast<float>(x), run);
+    eval(cumsum<1>(to), run);
+  });
+  refuses("context: cumsum", [](const net&, auto& run, const auto& x, const auto&) {
+    const auto to = zeros<float>(extents<dyn, dyn>{3, x.extents()[1]});
+    update(slice<0>(to, 1, 3), cast<float>(x), run);
+    eval(cumsum<0>(to), run);
+    eval(cumsum<1>(to), run);
+  });
+  refuses("context: update writes [2, ", [](const net&, auto& run, const auto& x, const auto&) {
+    const auto to = zeros<float>(extents<dyn, dyn>{2, x.extents()[1] + 1});
+    update(slice<1>(to, 1, x.extents()[1] + 1), cast<float>(x), run);
+  });
+  refuses("context: update writes []", [](const net&, auto& run, const auto& x, const auto&) {
+    const auto to = eval(cast<float>(x), run);
+    update(to, 1, run);
+    update(select<1>(to, 0), 0, run);
+  });
+}
+
+TEST_CASE("copies and gradients have the positions of the original") {
+  refuses("context: cumsum", [](const net&, auto& run, const auto& x, const auto&) {
+    eval(cumsum<1>(cast<float>(clone(x))), run);
+  });
+  refuses("context: cumsum", [](const net& m, auto& run, const auto& x, const auto&) {
+    const variable<float, extents<dyn, dyn, width>> h(eval(m.table(x), run));
+    tape steps(run);
+    steps.backward(steps.eval(mean(square(h))));
+    eval(cumsum<1>(h.grad()), run);
+  });
+}
+
 namespace {
 
 struct flipped {
   auto operator()(expression auto h) const { return flip<1>(h); }
+};
+struct flipped_features {
+  auto operator()(expression auto h) const { return flip<-1>(h); }
 };
 
 template <class F>
@@ -143,6 +251,46 @@ void refuses_blocks(const mesh_sizes& n) {
 TEST_CASE("blocks of a repeat, on one stage and on several") {
   refuses_blocks<plan>({.cp = 2});
   refuses_blocks<policy<strategy::mesh<pp<>, cp<>>>>({.pp = 2, .cp = 2});
+}
+
+TEST_CASE("a step of a pipeline has sequences of one length") {
+  const mesh_sizes n{.pp = 2, .cp = 2};
+  run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
+    deep_net<flipped_features> model;
+    initialize(model, 3);
+    sgd optimizer;
+    auto run = bind<policy<strategy::mesh<pp<>, cp<>>>>(model, optimizer, ranks, n);
+    const auto loss = [&](index_t of) {
+      const context_part own = run.part_of_context(of);
+      const auto tokens_of = [&](index_t shift) {
+        return own.of(
+            generate<std::int32_t>(extents<dyn, dyn>{2, of}, [=](index_t i) { return (i + shift) % words; }));
+      };
+      return model.loss(tokens_of(0), tokens_of(1));
+    };
+    for (const index_t of : {11, 7}) CHECK_NOTHROW(run.step(2, [&](index_t) { return loss(of); }));
+    CHECK_THROWS_WITH_AS(
+        run.step(2, [&](index_t j) { return loss(j == 0 ? 11 : 7); }),
+        doctest::Contains("micro-batch 1 has sequences of 7 positions, those before it of 11"),
+        std::exception);
+  });
+}
+
+TEST_CASE("attention to keys that every rank has whole, and in a backward pass of another length, say so") {
+  const auto heads = [](auto v) { return unflatten<-1, 2>(v); };
+  constexpr auto what = "the length that run.part_of_context was told last";
+  refuses(what, [&](const net& m, auto& run, const auto& x, const auto&) {
+    const auto keys = eval(m.table(batch(3, 0)), run);
+    eval(attention<!causal>(heads(m.query(m.table(x))), heads(m.key(keys)), heads(m.value(keys))), run);
+  });
+  refuses(what, [&](const net& m, auto& run, const auto& x, const auto&) {
+    tape steps(run);
+    const auto loss = steps.eval(let(m.table(x), [&](auto h) {
+      return mean(square(attention<causal>(heads(m.query(h)), heads(m.key(h)), heads(m.value(h)))));
+    }));
+    run.part_of_context(7);
+    steps.backward(loss);
+  });
 }
 
 namespace {
@@ -198,6 +346,36 @@ TEST_CASE("sums over those that count, over all ranks or as a mean, train as on 
     auto losses = cross_entropy<reduction_kind::none>(m.head(m.table(x)), y);
     return sum(losses * counts) / of_all * (static_cast<float>(length) / static_cast<float>(own.count())) +
            0.1f * sum(square(m.table(x)) * unsqueeze<2>(counts)) / maximum(sum(counts), 1.0f);
+  });
+}
+
+TEST_CASE("weights of classes, and what is the same at each position, train as on one rank") {
+  trains_like_one([](const net& m, const context_part& own, auto& run, const auto& x, const auto& y) {
+    const auto weights = generate<float>(extents<words>{}, [](index_t i) { return 0.1f + i; });
+    const auto hidden =
+        m.table(x) + m.places(own.positions() - own.positions()) +
+        expand(reshape<1, 1, width>(m.query.bias), extents<2, dyn, width>{2, own.count(), width});
+    const auto rows = eval(flatten<0, 1>(cast<float>(x)), run);
+    return cross_entropy(m.head(hidden), y, weights) + 0.1f * mean(unflatten<0, 2>(rows)) +
+           mean(square(unflatten<1>(m.key(hidden), own.count()))) +
+           mean(tanh(m.key(reshape<dyn, dyn, width>(m.query(hidden), 2, own.count()))));
+  });
+  trains_like_one([](const net& m, const context_part& own, auto&, const auto& x, const auto& y) {
+    return cross_entropy(m.head(m.table(x)), where(own.positions() < 2, cast<std::int64_t>(y), -100),
+                         ones<float>(extents<words>{}));  // a rank without labels that count
+  });
+}
+
+TEST_CASE("the result of an update in place, also of a part, is that of eval") {
+  trains_like_one([](const net& m, const context_part& own, auto& run, const auto& x, const auto& y) {
+    const auto heads = [](auto v) { return unflatten<-1, 2>(v); };
+    const auto a = flatten<2, 3>(
+        attention<causal>(heads(m.query(m.table(x))), heads(m.key(m.table(x))), heads(m.value(m.table(x)))));
+    const auto to = zeros<float>(extents<dyn, dyn, width>{2, own.count(), width});
+    const auto beside = zeros<float>(extents<dyn, dyn, 2 * width>{2, own.count(), 2 * width});
+    update(to, a, run);
+    update(slice<2, 0, width>(beside), a, run);
+    return cross_entropy(m.head(m.table(x) + to), y) + mean(square(beside)) * mean(square(m.head.weight));
   });
 }
 

@@ -31,6 +31,13 @@ void check_product() {
   CHECK(matches(y, oracle::value(cast<float>(narrow)),
                 {.relative = oracle::epsilon(dtype_of<T>), .of_largest = 1e-6}));
   CHECK(rounded<T>(y.to_vector()) == y.to_vector());
+  const auto updated = zeros<float>(extents<dyn, 7>{9}), listed = zeros<float>(extents<dyn, 7>{9});
+  const auto viewed = zeros<float>(extents<1, dyn, 7>{9});
+  update(updated, matmul(x, w), c);
+  update(c, {listed.state()}, matmul(x, w));
+  update(viewed[0], matmul(x, w), c);
+  for (const auto& same : {updated.to_vector(), listed.to_vector(), viewed.to_vector()})
+    CHECK(same == y.to_vector());
   // The gradient of w is the product of rounded operands, and not rounded itself.
   tape steps(c);
   const auto loss = steps.eval(sum(matmul(x, w) * 1.0f));
