@@ -96,9 +96,9 @@ class stage_evaluator {
       check_present(o.leaves);
       return inner_.sum_of_slices(x, labels, rows, f);
     }
-    return absent<result>(
-        detail::absent_value({context_.where(), {}, dtype_of<typename result::value_type>, buffer()}),
-        is_followed<decltype(whole)>(o));
+    tensor_state sum(context_.where(), {}, dtype_of<typename result::value_type>, buffer());
+    slices{x.state(), labels.state(), rows}.note_positions(sum);
+    return absent<result>(detail::absent_value(sum), is_followed<decltype(whole)>(o));
   }
 
   /// The value f(inner), a tensor like `x`, which reads the leaves x and y. `each(inner, visit)` calls
