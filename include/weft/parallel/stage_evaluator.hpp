@@ -138,8 +138,8 @@ class stage_evaluator {
   /// The number of blocks so far.
   index_t blocks() const { return blocks_; }
 
-  /// Whether a backward pass from `value`, which a later chunk computes, reaches what this chunk passes on; of
-  /// an empty range of blocks, what it would begin with.
+  /// Whether a backward pass from `value`, which a later chunk computes, reaches what this chunk passes on;
+  /// of an empty range of blocks, what it would begin with.
   bool is_followed(const std::shared_ptr<tensor_state>& value) const {
     return std::find(followed_.begin(), followed_.end(), value) != followed_.end();
   }

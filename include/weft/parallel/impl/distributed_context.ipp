@@ -270,7 +270,8 @@ WEFT_DEFINE void distributed_context::deliver_for(const char* what) {
   if (backward_passes() == passes_seen_)
     refuse<usage_error>({"weft: ", what,
                          ": no backward pass has gone through this run since the last step, which has used "
-                         "its gradients: step() returns their norm, and ", what, "() is called before it"});
+                         "its gradients: step() returns their norm, and ",
+                         what, "() is called before it"});
   deliver_gradients();
 }
 

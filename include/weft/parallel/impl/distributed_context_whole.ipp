@@ -119,8 +119,7 @@ WEFT_DEFINE state_dict_t distributed_context::whole_state_of_held() {
     // The first rank has rows of every parameter.
     for (const auto& k : parallel::detail::shared_keys(*shards, 0, std::move(own), in_step("optimizer"))) {
       const parallel::state_ptr rows = training_.state->find(k.kind, k.name);
-      all.emplace_back(k.text(),
-                       held.whole_of(k.name, rows ? rows : parallel::flat(where(), 0, k.type)));
+      all.emplace_back(k.text(), held.whole_of(k.name, rows ? rows : parallel::flat(where(), 0, k.type)));
     }
   }
   return all;
