@@ -83,9 +83,11 @@ class optimizer_state {
   void keep_for(const std::shared_ptr<const void>& run);
 
   /// Ends an update: the tensors it used move back to the device of keep_on.
-  void updated() {
-    for (const auto& t : lent_) move_to(*t, *home_);
-    lent_.clear();
+  void updated() { give_back(lend()); }
+  /// The tensors that the update in progress has used so far: they stay where they are until give_back.
+  tensor_list lend() { return std::exchange(lent_, {}); }
+  void give_back(const tensor_list& lent) {
+    for (const auto& t : lent) move_to(*t, *home_);
   }
 
   /// The parameters of `m` with their names, which are cached while the parameters are the same. Throws

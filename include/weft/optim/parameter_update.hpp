@@ -50,10 +50,11 @@ class parameter_update {
   using number_type = detail::update_number<T>;
 
   /// What is assigned may be left to `together`. `whole`: executes computations on whole parameters; null if
-  /// they are whole.
+  /// they are whole. `needs_whole`: whether the optimizer says so.
   parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
                    gradient_scale& scale, optimizer_state& state, context& c,
-                   runtime::joint_launch* together = nullptr, whole_tensors* whole = nullptr)
+                   runtime::joint_launch* together = nullptr, whole_tensors* whole = nullptr,
+                   bool needs_whole = false)
       : name_(name),
         parameter_(parameter),
         gradient_(gradient),
@@ -61,7 +62,8 @@ class parameter_update {
         state_(state),
         context_(c),
         together_(together),
-        whole_(whole) {}
+        whole_(whole),
+        needs_whole_(needs_whole) {}
 
   const std::string& name() const { return name_; }
   /// Number of dims of the whole parameter.
@@ -102,16 +104,24 @@ class parameter_update {
   /// Calls done(y), where y are the elements of f(x) that this rank has, x being all elements of the tensor
   /// of which this rank has `own`, as it has those of the parameter; each of shape [elements]. Where ranks
   /// have rows of the parameter, one of them computes f, and done is called before the step is complete: both
-  /// own copies of what they use, this object too. Otherwise at once.
+  /// own copies of what they use, this object too. Otherwise at once. Throws usage_error unless the optimizer
+  /// says needs_whole. After a step that throws while parameters wait for done, drop the gradients.
   template <class F, class Done>
   void with_whole(const tensor<number_type, extents<dyn>>& own, F f, Done done) const {
     using numbers = tensor<number_type, extents<dyn>>;
+    if (!needs_whole_)
+      throw usage_error(
+          "weft: optimizer: an update that calls with_whole: the optimizer lacks `static constexpr bool "
+          "needs_whole = true;`");
     if (!whole_) return done(f(own));
     using state = whole_computation::state;
     whole_->add({name_, own.state(),
                  [f = std::move(f)](const state& whole) -> state { return f(numbers(whole)).state(); },
-                 [done = std::move(done), p = parameter_, where = gradient_->where](const state& rows) {
+                 [done = std::move(done), p = parameter_, where = gradient_->where, of = &state_,
+                  lent = state_.lend()](const state& rows) {
                    detail::at_device(*p, where, [&] { done(numbers(rows)); });
+                   of->give_back(lent);
+                   of->updated();
                  }});
   }
 
@@ -142,6 +152,7 @@ class parameter_update {
   context& context_;
   runtime::joint_launch* together_;
   whole_tensors* whole_;
+  bool needs_whole_;
 };
 
 /// An optimizer: `update` changes one parameter, `state` holds its state tensors, and `steps` is the number
@@ -194,7 +205,7 @@ void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale
   try {
     at_device(*p, grad->where, [&] {
       o.update(parameter_update<T>(name, p, grad, scale, o.state, c,
-                                   assigns_once<O> && !moves ? &together : nullptr, whole));
+                                   assigns_once<O> && !moves ? &together : nullptr, whole, needs_whole<O>));
     });
   } catch (...) {
     p->grad = grad;  // where it was

@@ -85,6 +85,39 @@ struct cut_short : centred {
   }
 };
 
+/// Momentum on whole tensors, by state that `done` has from `update`.
+struct heavy_ball {
+  double lr = 0.1;
+  optimizer_state state{};
+  std::int64_t steps = 0;
+  static constexpr bool needs_whole = true;
+
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    const auto v = u.state("v");
+    const auto g = eval(u.gradient() + u.number(0), u.run_context());
+    u.with_whole(
+        g, [](const auto& x) { return x; },
+        [u, v](const auto& x) { u.assign(u.results(u.value() - (v * 0.9f + x) * 0.1f, v * 0.9f + x), v); });
+  }
+};
+
+struct wrong_size : centred {
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    u.with_whole(zeros<float>(extents<dyn>(1)), [](const auto& x) { return x; }, [](const auto&) {});
+  }
+};
+struct says_nothing {
+  optimizer_state state{};
+  std::int64_t steps = 0;
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    u.with_whole(
+        eval(u.gradient() + 0.0f, u.run_context()), [](const auto& x) { return x; }, [](const auto&) {});
+  }
+};
+
 template <class Optimizer>
 outcome among(int ranks, const parallel_options& o, index_t batches, const Optimizer& settings) {
   outcome result;
@@ -141,6 +174,16 @@ TEST_CASE("rows, optimizer state or both kept on another device between steps") 
   CHECK(among(2, o, 2, some_muon()) == whole);
   o.offload_optimizer = home;
   CHECK(among(2, o, 2, some_muon()) == whole);
+}
+
+TEST_CASE("state that done uses, kept on another device between steps") {
+  for (const int n : {2, 3})
+    for (const sharding s : stages) {
+      const outcome here = among(n, {.divide = s, .deterministic = true}, 6, heavy_ball{});
+      parallel_options o{.divide = s, .deterministic = true};
+      o.offload_optimizer = device(std::make_shared<cpu::cpu_backend>(1));
+      CHECK(among(n, o, 6, heavy_ball{}) == here);
+    }
 }
 
 TEST_CASE("parts of layers, stages of a pipeline, and meshes") {
@@ -203,4 +246,15 @@ TEST_CASE("experts, of which ranks have some and divide the rows") {
 TEST_CASE("a result of another size is refused, by the parameter's name") {
   CHECK_THROWS_WITH_AS(among(2, {.divide = sharding::gradients}, 2, cut_short()),
                        doctest::Contains("weight is [1] of f32, not "), value_error);
+}
+
+TEST_CASE(
+    "a tensor that is not like the parameter, and an optimizer that does not say needs_whole, are refused") {
+  for (const int n : {1, 2}) {
+    CHECK_THROWS_WITH_AS(among(n, {.divide = sharding::optimizer}, 2, wrong_size()),
+                         doctest::Contains("weight: there are 1 elements, of the parameter this rank has "),
+                         value_error);
+    CHECK_THROWS_WITH_AS(among(n, {.divide = sharding::optimizer}, 2, says_nothing()),
+                         doctest::Contains("needs_whole = true"), usage_error);
+  }
 }
