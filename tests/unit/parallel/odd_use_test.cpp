@@ -119,7 +119,7 @@ TEST_CASE("an update in a run computes with the parts of layers that ranks have"
     adamw optimizer;
     auto run = bind<plan<tp<>>>(model, optimizer, all);
     const auto x = rows(1);
-    const auto y = eval(model(x), run), updated = eval(y * 0.0f), viewed = eval(y * 0.0f);
+    const auto y = eval(model(x), run), updated = eval(y * 0.0f, run), viewed = eval(y * 0.0f, run);
     update(updated, model(x), run);
     update(slice<0>(viewed, 0, y.extents()[0]), model(x), run);
     CHECK(updated.to_vector() == y.to_vector());

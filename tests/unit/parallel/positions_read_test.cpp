@@ -358,7 +358,7 @@ TEST_CASE("weights of classes, and what is the same at each position, train as o
     const auto rows = eval(flatten<0, 1>(cast<float>(x)), run);
     return cross_entropy(m.head(hidden), y, weights) + 0.1f * mean(unflatten<0, 2>(rows)) +
            mean(square(unflatten<1>(m.key(hidden), own.count()))) +
-           mean(tanh(m.key(reshape<dyn, dyn, width>(m.query(hidden), 2, own.count()))));
+           mean(tanh(m.key(reshape(m.query(hidden), extents<dyn, dyn, width>{2, own.count()}))));
   });
   trains_like_one([](const net& m, const context_part& own, auto&, const auto& x, const auto& y) {
     return cross_entropy(m.head(m.table(x)), where(own.positions() < 2, cast<std::int64_t>(y), -100),
