@@ -19,7 +19,7 @@
 
 #include <weft/optim/gradient_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
-#include <weft/optim/whole_tensors.hpp>
+#include <weft/optim/whole_computations.hpp>
 #include <weft/run/joint_launch.hpp>
 
 namespace weft {
@@ -53,7 +53,7 @@ class parameter_update {
   /// they are whole. `needs_whole`: whether the optimizer says so.
   parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
                    gradient_scale& scale, optimizer_state& state, context& c,
-                   runtime::joint_launch* together = nullptr, whole_tensors* whole = nullptr,
+                   runtime::joint_launch* together = nullptr, whole_computations* whole = nullptr,
                    bool needs_whole = false)
       : name_(name),
         parameter_(parameter),
@@ -151,7 +151,7 @@ class parameter_update {
   optimizer_state& state_;
   context& context_;
   runtime::joint_launch* together_;
-  whole_tensors* whole_;
+  whole_computations* whole_;
   bool needs_whole_;
 };
 
@@ -198,7 +198,7 @@ inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 /// `together`.
 template <element T, class O>
 void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale& scale, context& c,
-                      runtime::joint_launch& together, whole_tensors* whole = nullptr) {
+                      runtime::joint_launch& together, whole_computations* whole = nullptr) {
   const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
   if (!grad || (p->extents.size() == 0 && !needs_whole<O>)) return;
   const bool moves = !(p->where == grad->where) || o.state.is_kept_elsewhere();
@@ -274,7 +274,7 @@ void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c 
 /// if a parameter with a gradient has another type.
 template <optimizer_like O>
 void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scale = 1,
-                       context& c = default_context(), whole_tensors* whole = nullptr) {
+                       context& c = default_context(), whole_computations* whole = nullptr) {
   detail::check_settings(o);
   for (const auto& [name, p] : parameters)
     if (p->grad && p->type != dtype::f32)

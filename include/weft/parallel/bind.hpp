@@ -103,7 +103,7 @@ class bound_run : public Context {
 
  private:
   void update_local(const gradient_scale& scale) override {
-    parallel::whole_exchange whole = this->whole_tensors();
+    parallel::whole_exchange whole = this->whole_computations();
     weft::update_parameters(*optimizer_, this->local(), scale, *this, &whole);
   }
   void check_optimizer() const override {

@@ -122,7 +122,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   const state_dict_t& buffers() const { return buffers_; }
 
   /// What optimizers compute of whole parameters in one update.
-  whole_exchange whole_tensors() const {
+  whole_exchange whole_computations() const {
     return {units_, groups_, where_, messages_, options_.local_steps == 1};
   }
 

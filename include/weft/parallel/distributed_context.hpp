@@ -290,7 +290,7 @@ class distributed_context : public context {
   /// Drops those of the backward passes since the last step.
   virtual void drop_gradients() { parallel_->drop_gradients(); }
   /// What the optimizer computes of whole parameters in one update.
-  parallel::whole_exchange whole_tensors() const { return parallel_->whole_tensors(); }
+  parallel::whole_exchange whole_computations() const { return parallel_->whole_computations(); }
   /// Updates all local parameters by the optimizer, with their gradients times `scale`.
   virtual void update_local(const gradient_scale& scale) = 0;
   /// Throws value_error if a setting of the optimizer is out of range.

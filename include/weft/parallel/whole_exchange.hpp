@@ -7,14 +7,14 @@
 // are gathered for that, and cut again.
 #pragma once
 
-#include <weft/optim/whole_tensors.hpp>
+#include <weft/optim/whole_computations.hpp>
 #include <weft/parallel/groups.hpp>
 #include <weft/parallel/parts.hpp>
 
 namespace weft::parallel {
 
 /// Gives the whole of each parameter to one of the ranks that divide its rows, or have copies.
-class whole_exchange final : public whole_tensors {
+class whole_exchange final : public whole_computations {
  public:
   /// `alike`: whether copies of a parameter have the same elements.
   whole_exchange(const std::vector<unit>& units, const rank_groups& groups, const device& where,

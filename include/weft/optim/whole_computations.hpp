@@ -23,9 +23,9 @@ struct whole_computation {
 };
 
 /// Executes computations on whole tensors, which the ranks that divide a parameter share out.
-class whole_tensors {
+class whole_computations {
  public:
-  virtual ~whole_tensors() = default;
+  virtual ~whole_computations() = default;
   /// The extents of the whole of parameter `name`.
   virtual shape extents_of(const std::string& name) const = 0;
   /// Executes it, now or by the next finish(). Collective: all ranks add computations of the same parameters
