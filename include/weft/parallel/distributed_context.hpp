@@ -54,7 +54,7 @@ class distributed_context : public context {
   void zero_grad();
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
-  /// step. Throws usage_error if there was none since the last step. Collective.
+  /// step, and in before_update. Throws usage_error if there was none since the last step. Collective.
   double gradient_norm();
   /// The largest absolute value of these gradients. Collective.
   double gradient_inf_norm();
@@ -377,6 +377,7 @@ class distributed_context : public context {
   parallel::expert_division experts_divided_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
+  bool begins_update_ = false;  // these are called: the gradients of the step are there
   parallel::step_graphs graphs_;
   std::vector<joined_batch> joins_;  // since the last step
   double batch_weight_ = 1, position_weight_ = 1;

@@ -200,6 +200,7 @@ TEST_CASE("norms of gradients are read before the step") {
       for (int step = 0; step < 2; ++step) {
         differentiate(run, model);
         const double norm = run.gradient_norm();
+        run.before_update([&] { CHECK(run.gradient_norm() == norm); });
         CHECK(run.step() == doctest::Approx(norm / ranks.size()));
         CHECK_THROWS_WITH_AS(run.gradient_norm(), doctest::Contains("weft: gradient_norm: no backward pass"),
                              usage_error);

@@ -267,7 +267,7 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
 
 WEFT_DEFINE void distributed_context::deliver_for(const char* what) {
   prepared();
-  if (backward_passes() == passes_seen_)
+  if (backward_passes() == passes_seen_ && !begins_update_)
     refuse<usage_error>({"weft: ", what,
                          ": no backward pass has gone through this run since the last step, which has used "
                          "its gradients: step() returns their norm, and ",
@@ -346,6 +346,11 @@ WEFT_DEFINE void distributed_context::divide_context(std::shared_ptr<parallel::c
 }
 
 WEFT_DEFINE void distributed_context::begin_update() {
+  struct scope {
+    bool& is_open;
+    ~scope() { is_open = false; }
+  };
+  const scope callbacks{begins_update_ = true};
   for (const auto& f : std::exchange(before_update_, {})) f();
 }
 
