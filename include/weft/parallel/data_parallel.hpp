@@ -128,7 +128,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// The ranks that divide the rows of parameter `name`.
   communicator& shards_of(const std::string& name) const {
-    return *units_[static_cast<std::size_t>(place_of(name).unit)].shards;
+    return *units_[static_cast<std::size_t>(place_of(units_, name).unit)].shards;
   }
   /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`. Throws
   /// value_error if there is no such parameter, or `local` has another size. Collective.
@@ -151,10 +151,6 @@ class data_parallel_hooks : public runtime::execution_hooks {
   [[gnu::cold]] static void check(const std::string& name, const tensor_state& p);
 
  private:
-  struct place {
-    int unit, member;
-  };
-
   void forget_delivered() {
     if (!std::exchange(delivered_, false)) return;
     for (unit& u : units_)
@@ -216,15 +212,12 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// stay gathered.
   std::vector<std::pair<int, std::vector<int>>> by_unit(operands leaves);
 
-  /// The unit and the number of a parameter. Throws value_error if there is none of this name.
-  place place_of(const std::string& name) const;
-
   parallel_options options_;
   device where_, messages_;
   rank_groups groups_;
   std::vector<unit> units_;
   state_dict_t buffers_;
-  std::unordered_map<tensor_state*, place> places_;
+  std::unordered_map<tensor_state*, member_place> places_;
   /// A backward pass under way.
   struct backward_pass {
     std::unordered_map<tensor_state*, int> uses;  // cotangents to come

@@ -143,6 +143,12 @@ struct unit {
   member& at(int m) { return members[static_cast<std::size_t>(m)]; }
 };
 
+/// The unit and the number of a parameter in it. Throws value_error if there is none of this name.
+struct member_place {
+  int unit, member;
+};
+[[gnu::cold]] member_place place_of(const std::vector<unit>& units, const std::string& name);
+
 /// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for a name without a number.
 [[gnu::cold]] std::string block_of(const std::string& name);
 

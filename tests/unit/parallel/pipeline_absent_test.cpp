@@ -289,6 +289,12 @@ joined join_staged(int stages, const std::string& schedule, index_t m, bool in_l
   }
   return of[0];
 }
+layers layers_on(const device& where) {
+  layers model;
+  to(model, where);
+  initialize(model, 1);
+  return model;
+}
 }  // namespace
 
 TEST_CASE("stages of which some ranks have no batch average over those that have one") {
@@ -309,9 +315,7 @@ TEST_CASE("another number of calls of join() than micro-batches is refused on ev
     for (const bool on_all : {true, false})
       run_ranks(4, [&](communicator& ranks) {
         const device where = one_thread();
-        layers model;
-        to(model, where);
-        initialize(model, 1);
+        layers model = layers_on(where);
         sgd optimizer{.lr = 0.1};
         parallel_options o = flat_plan::strategy_type::options({.pp = 2, .dp = 2});
         o.timeout = std::chrono::seconds(60);
@@ -342,9 +346,7 @@ TEST_CASE("the norm may be read before an update: gradients of tied parameters a
     for (const bool reads : {false, true})
       run_ranks(2, [&](communicator& ranks) {
         const device where = one_thread();
-        layers model;
-        to(model, where);
-        initialize(model, 1);
+        layers model = layers_on(where);
         sgd optimizer{.lr = 0.1};
         parallel_options o = flat_plan::strategy_type::options({.pp = 2});
         o.deterministic = deterministic;

@@ -425,8 +425,7 @@ TEST_CASE("mistakes in a job are said") {
       if (r.rank() == 0) r.ranks().all_reduce(x).wait();
     });
   };
-  const cluster stages = machine(2);
-  CHECK(forecast_of(stages, {{.pp = 2}}, one_sided).refused.find("wait for each other") != std::string::npos);
+  CHECK(forecast_of(c, {{.pp = 2}}, one_sided).refused.find("wait for each other") != std::string::npos);
   CHECK(throws_with<usage_error>(
       [&] { forecast_of(c, {{.dp = 2}}, [](traced_rank& r, const candidate&) { r.step([] {}); }); },
       {"used nothing of rank.where()"}));

@@ -240,7 +240,7 @@ WEFT_DEFINE state_dict_t data_parallel_hooks::local_of_all_ranks() const {
 }
 
 WEFT_DEFINE state_ptr data_parallel_hooks::whole_of(const std::string& name, const state_ptr& local) {
-  const place at = place_of(name);
+  const member_place at = place_of(units_, name);
   const unit& of = units_[static_cast<std::size_t>(at.unit)];
   const member& m = of.members[static_cast<std::size_t>(at.member)];
   if (local->extents.size() != m.local->extents.size())
@@ -354,7 +354,7 @@ WEFT_DEFINE std::vector<std::pair<int, std::vector<int>>> data_parallel_hooks::b
   for (const state_ptr& leaf : leaves) {
     const auto found = leaf ? places_.find(leaf.get()) : places_.end();
     if (found == places_.end()) continue;
-    const place at = found->second;
+    const member_place at = found->second;
     if (unit_at(at.unit).parts() == 1) continue;
     auto entry =
         std::find_if(result.begin(), result.end(), [&](const auto& r) { return r.first == at.unit; });
@@ -366,13 +366,6 @@ WEFT_DEFINE std::vector<std::pair<int, std::vector<int>>> data_parallel_hooks::b
   for (auto& [u, members] : result)
     if (unit_at(u).stays) members = unit_at(u).everything;
   return result;
-}
-
-WEFT_DEFINE data_parallel_hooks::place data_parallel_hooks::place_of(const std::string& name) const {
-  for (std::size_t u = 0; u < units_.size(); ++u)
-    for (std::size_t m = 0; m < units_[u].members.size(); ++m)
-      if (units_[u].members[m].name == name) return {static_cast<int>(u), static_cast<int>(m)};
-  refuse<value_error>({"weft: there is no parameter named ", name});
 }
 
 }  // namespace parallel

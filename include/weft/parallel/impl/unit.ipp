@@ -174,6 +174,13 @@ WEFT_DEFINE int expert_division::owner_of(const tensor_state& p) const {
   return at == places.end() ? every_rank : at->owner;
 }
 
+WEFT_DEFINE member_place place_of(const std::vector<unit>& units, const std::string& name) {
+  for (std::size_t u = 0; u < units.size(); ++u)
+    for (std::size_t m = 0; m < units[u].members.size(); ++m)
+      if (units[u].members[m].name == name) return {static_cast<int>(u), static_cast<int>(m)};
+  refuse<value_error>({"weft: there is no parameter named ", name});
+}
+
 WEFT_DEFINE std::string block_of(const std::string& name) {
   for (std::size_t at = 0; at < name.size();) {
     const std::size_t end = std::min(name.find('.', at), name.size());

@@ -25,10 +25,9 @@ WEFT_DEFINE void whole_exchange::add(whole_computation c) {
 }
 
 WEFT_DEFINE whole_exchange::place whole_exchange::found(const std::string& name) const {
-  for (const unit& u : units_)
-    for (const member& m : u.members)
-      if (m.name == name) return {&u, &m};
-  refuse<value_error>({"weft: there is no parameter named ", name});
+  const member_place at = place_of(units_, name);
+  const unit& of = units_[static_cast<std::size_t>(at.unit)];
+  return {&of, &of.members[static_cast<std::size_t>(at.member)]};
 }
 
 WEFT_DEFINE void whole_exchange::exchange(std::vector<item>& all) {
