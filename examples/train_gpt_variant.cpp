@@ -353,8 +353,7 @@ int train(const settings& s, communicator& host) {
   const auto along = [&](mesh_axis a) { return sizes.coordinate(ranks.rank(), a); };
   const int data_rank =
       (along(mesh_axis::dp) * sizes.fsdp + along(mesh_axis::fsdp)) * sizes.ep + along(mesh_axis::ep);
-  const bool adds_otherwise = sizes.tp > 1 || sizes.cp > 1 || sizes.ep > 1;
-  if (first && s.deterministic && (adds_otherwise || !strategy.keeps_bits(data_ranks, s.accumulate)))
+  if (first && s.deterministic && !strategy.keeps_bits(data_ranks, s.accumulate))
     std::fprintf(stderr,
                  "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld "
                  "micro-batches each: a power "

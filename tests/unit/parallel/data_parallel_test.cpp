@@ -103,6 +103,12 @@ TEST_CASE("where the bits would differ is known beforehand") {
   CHECK_FALSE(sends_otherwise.keeps_bits(2, 1));
   CHECK_FALSE(sends_later.keeps_bits(2, 1));
   CHECK(sends_later.keeps_bits(1, 3));
+  for (int parallel_options::* divided :
+       {&parallel_options::layer_ranks, &parallel_options::context_ranks, &parallel_options::expert_ranks}) {
+    parallel_options o{.deterministic = true};
+    o.*divided = 2;
+    CHECK_FALSE(o.keeps_bits(1, 1));
+  }
 }
 
 TEST_CASE("bytes sent are the formulas'") {
