@@ -9,7 +9,7 @@
 using namespace weft;
 
 // [function]
-/// An expression can be returned: it owns handles of its operands.
+/// An expression can be returned: it owns handles to its operands.
 auto standardized(expression auto x) {
   auto centred = x - mean(x, dims<-1>, keepdim);
   return centred / sqrt(mean(square(centred), dims<-1>, keepdim) + 1e-5f);
@@ -34,7 +34,7 @@ int main() {
   auto y = exp(x) / sum(exp(x), dims<1>, keepdim);   // no element is computed here
   auto t = eval(y);                                  // one kernel computes all of it
   std::cout << t << '\n';
-  static_assert(decltype(y)::static_shape[1] == 3);  // its shape is known before
+  static_assert(decltype(y)::static_shape[1] == 3);  // the shape is known at compile time
   // [/lazy]
 
   section("graph");
@@ -90,7 +90,7 @@ int main() {
 
   section("compile");
   // [compile]
-  auto twice = compile(x * 2.0f);                    // reads the elements that x has when it is called
+  auto twice = compile(x * 2.0f);                    // each call reads the elements that x has then
   std::cout << twice() << '\n';
   x.copy_from({1, 1, 1, 2, 2, 2});
   std::cout << twice() << '\n';

@@ -27,7 +27,7 @@ int main() {
 
   section("statements");
   // [statements]
-  auto h = steps.eval(tanh(w));                       // a statement: its value is there at once
+  auto h = steps.eval(tanh(w));                       // a statement: its value is available at once
   for (int i = 0; i < 3; ++i)
     if (eval(sum(h)).item() > 1.0f) h = steps.eval(h * 0.5f);   // loops and branches are ordinary C++
   steps.backward(steps.eval(sum(h)));
@@ -50,7 +50,7 @@ int main() {
   std::cout << w.grad() << '\n';
   {
     const no_grad quiet(steps);
-    steps.eval(sum(w * w));                            // computed, and not remembered
+    steps.eval(sum(w * w));                            // computed but not recorded
   }
   std::cout << steps.size() << " statements on the tape\n";
   // [/no_grad]

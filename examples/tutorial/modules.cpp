@@ -28,7 +28,7 @@ struct wide_mlp {
 // [/sizes]
 
 // [own]
-/// y = x W + b, times a scale that is learnt, minus a running mean that is not.
+/// y = x W times a trained scale, minus a running mean, which is not trained.
 struct scaled {
   parameter<extents<4, 4>> weight = make_parameter(extents<4, 4>{}, init::normal(0.5));
   parameter<extents<>> scale = make_parameter(extents<>{}, init::constant(1));
@@ -48,7 +48,7 @@ struct block {
   }
 };
 struct tower {
-  repeat<block<16>> blocks;   // one program, whatever the number of blocks
+  repeat<block<16>> blocks;   // one program for any number of blocks
   linear<16, 2> head;
   auto operator()(expression auto x) const { return head(blocks(x)); }
 };
@@ -99,8 +99,8 @@ int main() {
 
   section("copies");
   // [copies]
-  auto same = model;            // handles: the same parameters
-  auto best = clone(model);     // parameters of its own
+  auto same = model;            // copies handles: the same parameters
+  auto best = clone(model);     // separate parameters
   initialize(model, 2);
   const auto first = [](const mlp& m) { return m.hidden.weight.data()[0]; };
   std::cout << std::boolalpha << (first(same) == first(model)) << ' ' << (first(best) == first(model))

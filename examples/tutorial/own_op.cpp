@@ -35,7 +35,7 @@ struct harmonic : op::elementwise<2> {
 // [/two]
 
 // [native]
-/// Sums of the elements up to each one, or from each one on: a loop, so it is no formula.
+/// Running sums of a vector, from the left or from the right. They need a loop, so this is not a formula.
 template <bool Backwards>
 struct running_sum : op::rule<1> {
   static constexpr auto kind = op::op_kind::native;

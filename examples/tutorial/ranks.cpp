@@ -22,7 +22,7 @@ struct mlp {
 template <class Plan>
 std::vector<float> train(communicator& ranks,
                          parallel_options options = Plan::strategy_type::options()) {
-  const device where(std::make_shared<cpu::cpu_backend>(1));   // one thread for each rank
+  const device where(std::make_shared<cpu::cpu_backend>(1));   // one thread per rank
   mlp model;
   to(model, where);
   initialize(model, 1);
@@ -38,7 +38,7 @@ std::vector<float> train(communicator& ranks,
     run.step({.clip = 1.0});
   }
   std::vector<float> all;
-  for (const auto& [name, p] : run.full())                     // whole copies: all ranks call it
+  for (const auto& [name, p] : run.full())                     // gathers whole parameters; collective
     for (float element : flat_view<float>(p).to_vector()) all.push_back(element);
   return all;
 }
@@ -92,7 +92,7 @@ int main() {
 
   section("mesh");
   // [mesh]
-  using plan = policy<strategy::mesh<dp, fsdp<3>>>;             // kinds of axes are types, sizes are values
+  using plan = policy<strategy::mesh<dp, fsdp<3>>>;             // axis kinds are types, sizes are values
   run_ranks(4, [](communicator& ranks) {
     const device where(std::make_shared<cpu::cpu_backend>(1));
     mlp model;
@@ -107,7 +107,7 @@ int main() {
     step_result r;
     for (int step = 0; step < 20; ++step)
       r = run.step(3, [&](index_t j) { return mean(square(model(batch(j)) - 1.0f)); }, {.clip = 1.0});
-    const rank_mesh mesh(ranks, run.groups().sizes());          // all ranks create it together
+    const rank_mesh mesh(ranks, run.groups().sizes());          // a collective call
     if (ranks.rank() == 3) std::cout << mesh.to_string() << "loss " << r.loss << '\n';
   });
   // [/mesh]

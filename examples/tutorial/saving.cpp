@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Chapter 6 of the tutorial, docs/tutorial/saving.md: saving, loading and going on.
+// Chapter 6 of the tutorial, docs/tutorial/saving.md: saving, loading and resuming.
 #include <filesystem>
 #include <iostream>
 
@@ -37,7 +37,7 @@ float train(const std::string& folder, int last) {
     run.step();
     last_loss = loss.item();
     ++at.step;
-    if (at.step % 10 == 0) saves.save(at);               // copied and written while training goes on
+    if (at.step % 10 == 0) saves.save(at);               // copies now, writes in the background
   }
   saves.finish();
   return last_loss;
@@ -70,7 +70,7 @@ int main() {
 
   section("some");
   // [some]
-  // Weights of another model: those whose names both have.
+  // Of another model's weights, load those whose names both models have.
   state_dict_t known;
   for (const auto& entry : state_dict(other))
     if (file.tensors.contains(entry.first) && entry.first.starts_with("hidden.")) known.push_back(entry);
@@ -91,8 +91,8 @@ int main() {
   section("resume");
   // [resume]
   const float straight = train("straight", 40);
-  train("resumed", 20);                                  // stops half way
-  const float resumed = train("resumed", 40);            // goes on from the checkpoint of step 20
+  train("resumed", 20);                                  // stops halfway
+  const float resumed = train("resumed", 40);            // resumes from the checkpoint of step 20
   std::cout << std::boolalpha << (straight == resumed) << '\n';
   // [/resume]
   std::filesystem::remove_all(at);

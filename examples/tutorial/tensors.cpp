@@ -8,7 +8,7 @@
 using namespace weft;
 
 // [function]
-/// Takes a matrix with any number of rows; three columns are part of its type.
+/// Takes a matrix with any number of rows and exactly three columns, which are part of its type.
 float first_of_second_row(const tensor<float, extents<dyn, 3>>& t) { return t.to_vector()[3]; }
 // [/function]
 
@@ -51,8 +51,8 @@ int main() {
 
   section("handles");
   // [handles]
-  auto same = a;                                    // a second handle of the same elements
-  auto copy = clone(a);                             // elements of its own
+  auto same = a;                                    // a second handle to the same elements
+  auto copy = clone(a);                             // a tensor with its own elements
   a.mutable_data()[0] = 100;
   std::cout << same.data()[0] << ' ' << copy.data()[0] << '\n';
   // [/handles]
@@ -60,7 +60,7 @@ int main() {
   section("shapes");
   // [shapes]
   auto x = arange<float>(12);
-  auto m = reshape(x, extents<3, 4>{});             // all extents given: any of them may be dyn
+  auto m = reshape(x, extents<3, 4>{});             // all extents given; any may be dyn
   auto n = reshape<2, dyn>(x);                      // one may be inferred
   std::cout << eval(m) << '\n'
             << eval(transpose(m)) << '\n'
@@ -87,15 +87,15 @@ int main() {
 
   section("types");
   // [types]
-  auto whole = cast<std::int32_t>(full<float>(extents<2>{}, 2.75f));   // towards zero
+  auto whole = cast<std::int32_t>(full<float>(extents<2>{}, 2.75f));   // rounds toward zero
   auto half = cast<bfloat16>(full<float>(extents<2>{}, 1.01f));        // 8 bits of precision
   std::cout << eval(whole) << '\n' << eval(half) << '\n';
   // [/types]
 
   section("convert");
   // [convert]
-  auto exact = tensor<float, extents<3, 4>>(t);      // the same elements: extents known more exactly
-  tensor<float, extents<dyn, dyn>> loose = t;        // or less: that is always possible, so it is implicit
+  auto exact = tensor<float, extents<3, 4>>(t);      // the same elements, with more static extents
+  tensor<float, extents<dyn, dyn>> loose = t;        // with fewer: always valid, so implicit
   std::cout << first_of_second_row(b) << '\n';
   // [/convert]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Chapter 5 of the tutorial, docs/tutorial/training.md: a data set, a loader and a training loop.
+// Chapter 5 of the tutorial, docs/tutorial/training.md: a dataset, a loader and a training loop.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -12,7 +12,7 @@
 using namespace weft;
 
 // [dataset]
-/// Points on two spirals, and which spiral each is on.
+/// Points on two spirals; the label is the spiral.
 struct spirals {
   using fields = std::tuple<tensor<float, extents<dyn, 2>>, tensor<std::int32_t, extents<dyn>>>;  // a batch
 
@@ -93,7 +93,7 @@ int main() {
     tape steps;
     steps.backward(steps.eval(cross_entropy(model(x), y)));
   }
-  optimizer.step(model, 0.25);                           // gradients times 1 / 4: their mean
+  optimizer.step(model, 0.25);                           // scales gradients by 1 / 4: their mean
   // [/accumulate]
 
   section("errors");
