@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The first model on many ranks: one process, threads, processes over TCP or mpirun, whatever starts it.
+// The first model on many ranks: one process, threads, or processes over TCP or MPI, by how it is started.
 //
 //   WEFT_RANKS=2 first_model_on_ranks
 //   launch -n 2 first_model_on_ranks

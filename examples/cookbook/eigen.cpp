@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// docs/cookbook/tensors.md: matrices of Eigen in and out.
+// docs/cookbook/tensors.md: Eigen matrices in and out.
 #include <iostream>
 
 #include <Eigen/Dense>
@@ -20,7 +20,7 @@ int main() {
   t.copy_from(m.data());
 
   Eigen::Map<const row_major> view(t.data(), t.extent(0), t.extent(1));   // out: not copied
-  row_major inverse = view.inverse();                                      // what weft does not have
+  row_major inverse = view.inverse();                                      // not in weft
   auto product =
       matmul(t, from(extents<dyn, dyn>{2, 2}, std::vector<float>(inverse.data(), inverse.data() + 4)));
   std::cout << eval(round(product)) << '\n';

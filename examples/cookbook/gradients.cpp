@@ -34,13 +34,13 @@ int main() {
 
   section("freeze");
   // [freeze]
-  // Trains the output alone: no gradient is computed for what is detached.
+  // Trains only the output layer: no gradient is computed for detached operands.
   tape steps;
   const float before = model.hidden.weight.data()[0];
   steps.backward(steps.eval(mse_loss(model.output(detach(relu(model.hidden(x)))), y)));
   std::cout << std::boolalpha << model.hidden.weight.grad().defined() << ' '
             << model.output.weight.grad().defined() << '\n';
-  optimizer.step(model);                               // changes what has a gradient
+  optimizer.step(model);                               // updates parameters that have a gradient
   std::cout << (model.hidden.weight.data()[0] == before) << '\n';
   // [/freeze]
 
@@ -48,7 +48,7 @@ int main() {
   // [freeze_some]
   steps.backward(steps.eval(mse_loss(model(x), y)));
   for_each_parameter(model, [](const std::string& name, auto& p) {
-    if (name.ends_with("bias")) p.zero_grad();         // a parameter without a gradient stays as it is
+    if (name.ends_with("bias")) p.zero_grad();         // parameters without a gradient are not updated
   });
   optimizer.step(model);
   // [/freeze_some]
@@ -57,7 +57,7 @@ int main() {
   // [no_grad]
   auto valid = eval(mse_loss(model(x), y));            // eval never records
   {
-    const no_grad quiet(steps);                        // for code that is given a tape
+    const no_grad quiet(steps);                        // for code that takes a tape
     steps.eval(mse_loss(model(x), y));
   }
   std::cout << steps.size() << " statements\n";
@@ -74,7 +74,7 @@ int main() {
 
   section("penalty");
   // [penalty]
-  // A gradient in the loss: the penalty on the slope of the model at its input.
+  // A gradient in the loss: a penalty on the model's gradient with respect to its input.
   auto score = [&](auto at) { return sum(model(at)); };
   auto penalty = steps.eval(mean(square(grad(score, x))));
   steps.backward(penalty);
@@ -88,7 +88,7 @@ int main() {
     std::cout << "gradient of " << to_string(gradient.extents()) << '\n';
   });
   auto h = steps.eval(model.hidden(x));
-  h.on_gradient([](auto gradient) {                    // of a value: complete, before it flows on
+  h.on_gradient([](auto gradient) {                    // the value's complete gradient, before it flows on
     update(gradient, clamp(gradient, -0.01f, 0.01f));
   });
   steps.backward(steps.eval(mse_loss(model.output(relu(h)), y)));
@@ -98,7 +98,7 @@ int main() {
   section("tap");
   // [tap]
   context watched;
-  watched.on_tap = [](const tapped& t) {               // without it: range and mean, to stderr
+  watched.on_tap = [](const tapped& t) {               // default: range and mean to stderr
     std::cout << t.name << ' ' << to_string(t.extents) << '\n';
   };
   eval(model.output(relu(tap(model.hidden(x), "before relu"))), watched);
@@ -106,7 +106,7 @@ int main() {
 
   section("nan");
   // [debug]
-  debug(relu(model.output.bias));                      // file and line, type, shape, elements, to stderr
+  debug(relu(model.output.bias));                      // file and line, type, shape, elements to stderr
   // [/debug]
 
   // [nan]

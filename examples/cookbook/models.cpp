@@ -27,7 +27,7 @@ struct own_gru_cell {
   linear<Hidden, 3 * Hidden> hidden;
 
   auto operator()(expression auto x, expression auto h) const {
-    auto from_x = shared(input(x));   // read three times, as from_h
+    auto from_x = shared(input(x));   // read three times, like from_h
     auto from_h = shared(hidden(h));
     auto reset = sigmoid(chunk<1, 3, 0>(from_x) + chunk<1, 3, 0>(from_h));
     auto keep = shared(sigmoid(chunk<1, 3, 1>(from_x) + chunk<1, 3, 1>(from_h)));
@@ -145,8 +145,8 @@ int main() {
     // [lstm_state]
     auto part = slice<0>(x, 0, 5), rest = slice<0>(x, 5, 8);
     auto states = eval(model.first.states(part));            // [5, 2, batch, 16]: h and c after each step
-    auto outputs = select<1>(states, 0);                     // what model.first(part) gives
-    auto later = eval(model.first(rest, states[4]));         // goes on from the last state
+    auto outputs = select<1>(states, 0);                     // equals model.first(part)
+    auto later = eval(model.first(rest, states[4]));         // continues from the last state
     lstm_cell<2, 16> cell{model.first.weight_ih_l0, model.first.weight_hh_l0, model.first.bias_ih_l0,
                           model.first.bias_hh_l0};           // one step at a time
     auto state = eval(cell(x[5], states[4]));                // [2, batch, 16]
@@ -197,7 +197,7 @@ int main() {
       auto hidden = steps.eval(model.encode(x));
       auto mean = steps.eval(model.mean(hidden));
       auto log_variance = steps.eval(model.log_variance(hidden));
-      auto noise = randn_like(mean, {.seed = step});              // other numbers in each step
+      auto noise = randn_like(mean, {.seed = step});              // different numbers in each step
       auto z = steps.eval(mean + exp(log_variance * 0.5f) * noise);
       auto likelihood = bce_with_logits<reduction_kind::sum>(model.decode(z), x);
       auto divergence = sum(square(mean) + exp(log_variance) - log_variance - 1.0f) * 0.5f;
@@ -215,7 +215,7 @@ int main() {
   section("unet");
   {
     // [train_unet]
-    // Noisy images of squares; the pixels of the square are to be found.
+    // Noisy images of squares; the model finds the pixels of the square.
     const index_t side = 16;
     auto place = rand<float>(extents<dyn, 2>{32, 2});
     auto mask = generate<float>(extents<dyn, 1, 16, 16>{32, 1, side, side}, [&](index_t i) {

@@ -13,8 +13,8 @@ int main() {
   section("element");
   // [element]
   const index_t i = 1, j = 2;
-  float value = x(i, j);                             // to read; on the host
-  x.mutable_data()[i * x.extent(1) + j] = 10;        // row-major; write before the next expression is written
+  float value = x(i, j);                             // reads one element; host memory only
+  x.mutable_data()[i * x.extent(1) + j] = 10;        // row-major; before the next expression of x
   std::cout << value << ' ' << eval(x[i]) << '\n';
   // [/element]
 
@@ -23,7 +23,7 @@ int main() {
   std::vector<float> rows{1, 2, 3, 4, 5, 6, 7, 8};
   auto t = from(extents<dyn, 4>{2, 4}, rows);        // in: copied
   std::vector<float> out = t.to_vector();            // out: copied
-  t.copy_from(rows);                                 // in again, without a new tensor
+  t.copy_from(rows);                                 // in again, into the same tensor
   std::cout << to_string(t.extents()) << ' ' << out.back() << '\n';
   // [/vector]
 
@@ -42,7 +42,7 @@ int main() {
   update(slice<1>(part, first, last), 0);  // part[:, 1:3] = 0
   update(part[0], part[1] * 10);           // part[0] = part[1] * 10
   std::cout << part << '\n';
-  std::cout << eval(where(t > 6, 0.0f, t)) << '\n';  // t[t > 6] = 0, as another tensor
+  std::cout << eval(where(t > 6, 0.0f, t)) << '\n';  // t[t > 6] = 0, in a new tensor
   // [/assign]
 
   section("reductions");
@@ -58,7 +58,7 @@ int main() {
   // [random]
   auto a = randn<float>(extents<2>{}, {.seed = 1});
   auto b = randn<float>(extents<2>{}, {.seed = 1});               // the same numbers
-  auto c = randn<float>(extents<2>{}, {.seed = 1, .stream = 1});  // other ones
+  auto c = randn<float>(extents<2>{}, {.seed = 1, .stream = 1});  // different numbers
   std::cout << std::boolalpha << (a.to_vector() == b.to_vector()) << ' '
             << (a.to_vector() == c.to_vector()) << '\n';
 
@@ -74,8 +74,8 @@ int main() {
   section("sample");
   // [sample]
   auto logits = from(extents<2, 3>{}, std::vector<float>{0, 9, 0, 0, 0, 9});
-  std::cout << eval(multinomial(softmax(logits))) << '\n';       // one position of each row
-  std::cout << eval(multinomial<2>(ones_like(logits))) << '\n';  // two different ones
+  std::cout << eval(multinomial(softmax(logits))) << '\n';       // one position per row
+  std::cout << eval(multinomial<2>(ones_like(logits))) << '\n';  // two different positions per row
   // [/sample]
 
   section("f64");

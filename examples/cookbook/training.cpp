@@ -35,7 +35,7 @@ struct samples {
 // [/memory]
 
 // [optimizer]
-/// Sign descent with momentum. An optimizer has `state`, `steps` and `update`.
+/// Sign descent with momentum. An optimizer has the members `state`, `steps` and `update`.
 struct sign_descent {
   double lr = 1e-3;
   double momentum = 0.9;
@@ -44,7 +44,7 @@ struct sign_descent {
 
   template <element T>
   void update(const parameter_update<T>& u) const {
-    const auto velocity = u.state("velocity");   // a tensor like the parameter, zero at first
+    const auto velocity = u.state("velocity");   // shaped like the parameter, initially zero
     const auto value = u.value();
     u.assign(let(velocity * u.number(momentum) + u.gradient(), [&](auto v) {
                return u.results(value - sign(v) * u.number(lr), v);   // one kernel, in place
@@ -63,15 +63,15 @@ samples made(std::uint64_t seed) {
 }
 
 // [share]
-/// The batches of rank `rank` of `ranks`: disjoint, all of them together those of one rank.
+/// The batches of rank `rank` of `ranks`: disjoint; together, the batches that one rank alone would read.
 loader<samples> part_of(const samples& data, int rank, int ranks) {
   return {data, {.batch = 8, .shuffle = true, .share = {.rank = rank, .ranks = ranks}}};
 }
 // [/share]
 
 // [moving]
-/// Moves `average` towards `model`, by a part of the difference. Integers, as the number of batches that a
-/// batch norm has seen, are copied.
+/// Moves `average` towards `model` by a fraction of the difference. Integers, such as the number of batches
+/// that a batch norm has seen, are copied.
 template <class Model>
 void move(const Model& average, const Model& model, float part) {
   const auto kept = state_dict(average), latest = state_dict(model);
@@ -120,7 +120,7 @@ int main() {
   // [groups]
   mlp tuned = clone(model);
   parameter_groups grouped{adamw{.lr = 3e-3}, [](const std::string& name, adamw& of) {
-                             if (name.starts_with("hidden.")) of.lr *= 0.1;        // trained already, say
+                             if (name.starts_with("hidden.")) of.lr *= 0.1;        // for example, pretrained
                              if (name.ends_with(".bias")) of.weight_decay = 0;
                            }};
   for (auto [x, y] : batches) {
@@ -128,7 +128,7 @@ int main() {
     steps.backward(steps.eval(mse_loss(tuned(x), y)));
     grouped.step(tuned);
   }
-  grouped.settings.lr = 1e-3;   // for all, as a schedule does
+  grouped.settings.lr = 1e-3;   // for all groups, as a schedule does
   std::cout << grouped.steps << '\n';
   // [/groups]
 
@@ -154,7 +154,7 @@ int main() {
 
   section("bf16");
   // [bf16]
-  // Products in bf16 with f32 sums; parameters, gradients and the optimiser stay f32.
+  // bf16 products with f32 sums; parameters, gradients and optimizer state stay f32.
   context_in<precision::bf16> mixed;
   for (auto [x, y] : batches) {
     tape steps(mixed);
@@ -167,7 +167,7 @@ int main() {
 
   section("average");
   // [average]
-  // The moving average of the weights, which is often better than the last ones.
+  // A moving average of the weights, which is often better than the last weights.
   auto average = clone(model);
   for (auto [x, y] : batches) {
     tape steps;
@@ -198,7 +198,7 @@ int main() {
 
   section("optimizer_file");
   // [optimizer_file]
-  // Without bind: the state of an optimizer is named tensors, KIND.PARAMETER, beside the number of its steps.
+  // Without bind: an optimizer's state is named tensors, KIND.PARAMETER, and the number of its steps.
   const auto trained = full<std::int64_t>(extents<>{}, optimizer.steps);
   io::named_tensors saved = optimizer.state.tensors();
   saved.push_back({"steps", trained.state()});
@@ -207,7 +207,7 @@ int main() {
 
   mlp resumed;
   io::load("model.safetensors", state_dict(resumed));
-  adamw resuming{.lr = optimizer.lr};  // settings are those of the program
+  adamw resuming{.lr = optimizer.lr};  // the program sets the settings again
   for (const auto& [name, stored] : io::read_tensors("optimizer.safetensors").tensors) {
     const auto t = make_state(default_device(), stored.extents, stored.type);
     io::restore("optimizer.safetensors", name, stored, *t);
@@ -238,7 +238,7 @@ int main() {
 
   section("onnx");
   // [onnx]
-  auto batch = zeros<float>(extents<dyn, 4>{1});                 // its elements do not matter
+  auto batch = zeros<float>(extents<dyn, 4>{1});                 // its elements are not used
   save_onnx("model.onnx", model(batch),
             {.inputs = {{"x", batch, {"batch"}}}, .outputs = {"y"}, .tensors = state_dict(model)});
   std::cout << std::filesystem::exists("model.onnx") << '\n';
@@ -249,7 +249,7 @@ int main() {
 
   section("log");
   // [log]
-  line_log log("run.jsonl", false);                    // each line is written at once and whole
+  line_log log("run.jsonl", false);                    // each line is written at once, as a whole
   log.line("{\"step\": 1, \"loss\": 0.5}");
   // [/log]
 
@@ -258,7 +258,7 @@ int main() {
     // [profile]
     profiler p;
     for (auto [x, y] : batches) {
-      const record_function range("batch");              // a range of your own
+      const record_function range("batch");              // a custom range
       tape steps;
       steps.backward(steps.eval(mse_loss(model(x), y)));
       optimizer.step(model);
@@ -273,8 +273,8 @@ int main() {
 
   section("memory");
   // [peak]
-  // What a training step takes, to the byte, before any is taken: a dry run on a device that computes
-  // nothing.
+  // The memory of a training step, to the byte, before anything is allocated: a dry run on a device that
+  // computes nothing.
   const std::size_t bytes = peak_bytes([&](const device& nowhere) {
     context c(nowhere);
     mlp there;
@@ -290,7 +290,7 @@ int main() {
 
   section("recompute");
   // [recompute]
-  // Less memory for more time: statements keep their operands and compute the rest again in backward.
+  // Trades time for memory: statements keep only their operands and recompute the rest in the backward pass.
   context saving;
   saving.recompute_programs = context::every_program;
   tape steps(saving);
@@ -301,7 +301,7 @@ int main() {
 
   section("fits");
   // [fits]
-  // What would fit is computed: each choice is a step, which runs on a device that only counts.
+  // what_fits runs each choice, a step, on a device that only counts memory.
   const auto step_of = [](index_t rows, int recomputed) {
     return [=](const device& nowhere) {
       context c(nowhere);
@@ -318,12 +318,12 @@ int main() {
   const device small(std::make_shared<cpu::cpu_backend>(1));
   try {
     buffer most = small.allocate(4096, "table"), more = small.allocate(std::size_t{1} << 60);
-  } catch (const out_of_memory_error& e) {                // lists the largest blocks that are in use
+  } catch (const out_of_memory_error& e) {                // lists the largest blocks in use
     std::cout << (e.shortage.in_use == 4096) << '\n';
     for (const memory_need& n : what_fits(8192, choices)) // or e.shortage.attainable()
       std::cout << n.name << " would fit\n";
   }
-  std::cout << memory_summary(small).substr(0, 13) << '\n';  // a table: in use, cached, by whom
+  std::cout << memory_summary(small).substr(0, 13) << '\n';  // a table: in use, cached, by name
   // [/fits]
   std::filesystem::remove_all(at);
 }

@@ -24,7 +24,7 @@ struct discriminator {
 
 // [train]
 double train(communicator& ranks) {
-  const device where(std::make_shared<cpu::cpu_backend>(1));  // each rank is a thread with memory of its own
+  const device where(std::make_shared<cpu::cpu_backend>(1));  // each rank is a thread with its own memory
   generator g;
   discriminator d;
   to(g, where), to(d, where);
@@ -39,7 +39,7 @@ double train(communicator& ranks) {
     const auto real = eval(randn<float>(extents<16, 3>{}, {.seed = 100 + batch}, where) * 0.5f + 1.f, run_d);
     const auto noise = randn<float>(extents<16, 2>{}, {.seed = 200 + batch}, where);
     {
-      const auto fake = eval(g(noise), run_g);  // without a tape: a constant for the discriminator
+      const auto fake = eval(g(noise), run_g);  // no tape: a constant for the discriminator
       tape steps(run_d);
       steps.backward(steps.eval(mean(softplus(-d(real))) + mean(softplus(d(fake)))));
       run_d.step();
@@ -48,7 +48,7 @@ double train(communicator& ranks) {
     const auto value = steps.eval(mean(softplus(-d(g(noise)))));
     steps.backward(value);
     run_g.step();
-    run_d.zero_grad();  // what this pass has left in the discriminator
+    run_d.zero_grad();  // drops what this pass left in the discriminator
     loss = value.item();
   }
   ranks.all_reduce(std::span(&loss, 1), reduction::average).wait();
