@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows of the cheat sheets: gradients, modules, training, files. NumPy and Eigen have none of it.
+// Rows of the cheat sheets: gradients, modules, training, files. NumPy and Eigen have no equivalents.
 #include <filesystem>
 #include <iostream>
 
@@ -54,7 +54,7 @@ int main() {
   convolution2d<3, 4, 3, conv_options{.padding = 1}> filter;
   auto q = randn<float>(extents<2, 7, 4, 8>{});   // [batch, position, head, feature], of qt [.., head, ..]
   auto mask = ones<bool>(extents<2, 1, 1, 7>{});
-  //| F.scaled_dot_product_attention(qt, qt, qt, is_causal=True).transpose(1, 2) of qt = q.transpose(1, 2) | torch::scaled_dot_product_attention(qt, qt, qt, {}, 0, true).transpose(1, 2) of qt = q.transpose(1, 2) | - | - | attention<causal>(q, q, q)
+  //| F.scaled_dot_product_attention(qt, qt, qt, is_causal=True).transpose(1, 2) with qt = q.transpose(1, 2) | torch::scaled_dot_product_attention(qt, qt, qt, {}, 0, true).transpose(1, 2) with qt = q.transpose(1, 2) | - | - | attention<causal>(q, q, q)
   compiles(attention<causal>(q, q, q));
   //| F.scaled_dot_product_attention(qt, qt, qt, mask).transpose(1, 2) | torch::scaled_dot_product_attention(qt, qt, qt, mask).transpose(1, 2) | - | - | attention(q, q, q, mask)
   compiles(attention(q, q, q, mask));
