@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// docs/adding_an_op.md: a native op with a text for devices, and one with attributes.
+// docs/adding_an_op.md: a native op with kernel source for devices, and an op with attributes.
 #include <iostream>
 
 #include <weft/weft.hpp>
@@ -8,7 +8,7 @@
 using namespace weft;
 
 // [text]
-/// Sums of the elements up to each one.
+/// Cumulative sum of a vector.
 struct running_sum : op::rule<1> {
   static constexpr auto kind = op::op_kind::native;
   static constexpr auto name = "running_sum";
@@ -32,7 +32,7 @@ struct running_sum : op::rule<1> {
 // [/text]
 
 // [attributes]
-/// x to a whole power that is part of the op: no loop, no logarithm.
+/// x to an integer power, an attribute of the op: no loop at run time, no logarithm.
 struct whole_power : op::composed<1> {
   static constexpr auto name = "whole_power";
   template <class Dims>
