@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A device of one's own trains what the CPU trains: the policy names it, and nothing else changes.
+// Training on a custom device: the policy names the device, and nothing else changes.
 #include <cstdio>
 
 #include <weft/parallel/bind.hpp>
@@ -15,7 +15,7 @@ struct mlp {
   auto operator()(expression auto x) const { return output(relu(hidden(x))); }
 };
 
-/// The last loss of a short training on the points of a circle and around it.
+/// The last loss of a short training run that classifies points as inside or outside a circle.
 template <class Plan>
 float train() {
   mlp model;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The training loop by hand on four ranks, and what they send, known to the compiler.
+// A hand-written training loop on four ranks, and the bytes that they send, a compile-time constant.
 #include <cstdio>
 
 #include <weft/comm/threads.hpp>
@@ -17,7 +17,7 @@ struct mlp {
 using plan = policy<strategy::data_parallel>;  // or strategy::fully_sharded<2>: the one line that changes
 constexpr int ranks_in_all = 4;
 
-// Bytes that all ranks together send in a step: every gradient is added up over them.
+// Bytes that all ranks together send per step: one all-reduce of all gradients.
 constexpr index_t step_bytes =
     sent_by_all(collective::all_reduce, parameter_count<mlp>(), ranks_in_all) * size_of(dtype::f32);
 static_assert(step_bytes == 2 * (16 * 32 + 32 + 32 * 4 + 4) * 3 * 4);
@@ -33,7 +33,7 @@ int main() {
     auto run = bind<plan>(model, optimizer, ranks);
     const auto teacher = randn<float>(extents<16, 4>{}, {7, 0}, where);
     for (int step = 0; step < 200; ++step) {
-      // Each rank draws samples of its own.
+      // Each rank draws its own samples.
       const auto x =
           randn<float>(extents<8, 16>{},
                        {static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(ranks.rank())}, where);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How an expression is fused: its graph in the language of Graphviz.
+// How an expression is fused: its graph in Graphviz's DOT format.
 //
 //   draw_graph | dot -Tsvg -o docs/pictures/fused.svg
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Reads the recordings that ranks have left: flight_report FOLDER.
+// Reads the recordings that ranks have left in a folder: flight_report FOLDER.
 #include <cstdio>
 
 #include <weft/comm/flight_report.hpp>

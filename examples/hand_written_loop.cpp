@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The training loop by hand: what a trainer does, in a dozen lines.
+// A hand-written training loop of a dozen lines.
 #include <cstdio>
 
 #include <weft/train/text.hpp>

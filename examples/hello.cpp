@@ -8,7 +8,7 @@ int main() {
   using namespace weft;
   auto x = randn<float>(extents<dyn, 784>{32, 784});  // batch at run time, features at compile time
   auto w = randn<float>(extents<784, 128>{}, {.seed = 1});
-  auto y = relu(matmul(x, w) + 1.0f);                 // a type; safe to return and to store
+  auto y = relu(matmul(x, w) + 1.0f);                 // an expression; safe to return and to store
   std::cout << eval(y) << '\n';
-  // matmul(x, transpose(w)) does not compile; the message holds the sentence and both shapes.
+  // matmul(x, transpose(w)) does not compile; the message contains the rule and both shapes.
 }

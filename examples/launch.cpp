@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Starts a program on many ranks, and keeps it going when ranks are lost; see the text below.
+// Starts a program on many ranks, and restarts it when ranks are lost; see the usage text below.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -87,7 +87,7 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
-/// "node1:6,node2": hosts without a number share the ranks evenly.
+/// Parses "node1:6,node2"; hosts without a number get an equal share of the ranks.
 std::vector<host> parse_hosts(const std::string& text, int ranks) {
   std::vector<host> all;
   const std::vector<std::string> parts = split(text, ',');
@@ -141,7 +141,7 @@ options parse(int count, char** values) {
   return o;
 }
 
-/// The hosts that answer, in their order.
+/// The hosts that answer, in the given order.
 std::vector<host> reachable(const std::vector<host>& hosts) {
   const char* const agent = std::getenv("OMPI_MCA_plm_rsh_agent");
   std::vector<std::pair<host, pid_t>> asked;
@@ -175,8 +175,8 @@ std::vector<host> reachable(const std::vector<host>& hosts) {
   return there;
 }
 
-/// A port of this machine that the system gives to nobody else meanwhile: bound, and not listened on, so that
-/// rank 0 can, with SO_REUSEADDR.
+/// A port of this machine, reserved for rank 0: bound but not listening, so that the system assigns it to no
+/// other process, while rank 0 can listen on it with SO_REUSEADDR.
 class kept_port {
  public:
   kept_port() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -212,7 +212,7 @@ std::string drawn_token() {
   return text;
 }
 
-/// Who asks for what.
+/// Starts, watches and restarts the job.
 class supervisor {
  public:
   explicit supervisor(const options& o)
@@ -223,7 +223,7 @@ class supervisor {
     ::signal(SIGPIPE, SIG_IGN);
   }
 
-  /// The exit code.
+  /// Runs the job until it ends for good; returns the exit code.
   int run() {
     if (o_.supervises()) hosts_ = reachable(o_.hosts);
     for (int restart = 0;; ++restart) {
@@ -238,7 +238,7 @@ class supervisor {
       if (times_told_ > 1 && code != done) return interrupted;
       if (o_.supervises() && code != done && times_told_ == 0) take_note(now);
       if (regroups_ && code != done && now.lost() == 0 && times_told_ == 0) {
-        --restart;  // nothing was lost
+        --restart;  // does not count: nothing was lost
         continue;
       }
       const bool final =
@@ -261,16 +261,16 @@ class supervisor {
  private:
   static void say(const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }
 
-  /// For ranks, now: those of the hosts that are there, less what was lost a short while ago.
+  /// The places for ranks now: those on reachable hosts, minus recent losses.
   int places() {
     std::erase_if(losses_, [&](clock::time_point t) { return clock::now() - t >= o_.back; });
     int all = o_.hosts.empty() ? o_.ranks : 0;
     for (const host& h : hosts_) all += h.ranks;
     return std::min(all, o_.ranks) - static_cast<int>(losses_.size());
   }
-  /// Which places a job has lost: those of hosts that do not answer any more, and others.
+  /// Records which places a job has lost: those on hosts that no longer answer, and others.
   void take_note(const job& ended) {
-    // Under mpirun a rank that hangs has no code of its own.
+    // Under mpirun, a rank that hangs has no exit code of its own.
     int lost = o_.by_mpirun() && !regroups_ ? std::max(1, ended.lost()) : ended.lost();
     hosts_ = reachable(o_.hosts);
     for (const host& h : used_) lost -= is_in(hosts_, h) ? 0 : h.ranks;
@@ -279,7 +279,7 @@ class supervisor {
   static bool is_in(const std::vector<host>& all, const host& h) {
     return std::any_of(all.begin(), all.end(), [&](const host& a) { return a.name == h.name; });
   }
-  /// As many as can share the micro-batches of a step; 0 if they are too few for a copy of the model.
+  /// The most ranks that can split the micro-batches of a step evenly; 0 if too few for a copy of the model.
   int ranks_for(int places) const {
     if (!o_.supervises()) return o_.ranks;
     int copies = std::clamp(places, 1, o_.ranks) / o_.copy;
@@ -312,7 +312,7 @@ class supervisor {
         words.insert(words.end(),
                      {"--host", list, "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x", "WEFT_JOB_TOKEN"});
       c.words.insert(c.words.begin(), words.begin(), words.end());
-      // hwloc's plugin for OpenCL brings drivers into mpirun; PoCL's LLVM takes SIGUSR1 for itself.
+      // hwloc's OpenCL plugin loads drivers into mpirun, and PoCL's LLVM handles SIGUSR1 itself.
       const std::string before = variable_or("HWLOC_COMPONENTS", "");
       c.variables.emplace_back("HWLOC_COMPONENTS", before + (before.empty() ? "-opencl" : ",-opencl"));
       j.start(c, SIGTERM);
@@ -324,14 +324,14 @@ class supervisor {
         j.start(c, SIGKILL);
       }
     }
-    // The kernel sends mpirun its SIGTERM: at a second one it would end at once and leave its ranks behind.
+    // The kernel sends mpirun a SIGTERM; a second one would end mpirun at once and leave its ranks behind.
     j.guard(o_.by_mpirun() ? 0 : SIGKILL);
   }
 
-  /// Until all processes have ended.
+  /// Returns when all processes have ended.
   void watch(job& j) {
     auto looked = clock::now();
-    bool is_cut_off = false;  // a host of this run
+    bool is_cut_off = false;  // whether a host of this run is unreachable
     while (j.reap()) {
       const timespec second{1, 0};
       const int signal = ::sigtimedwait(&signals_, nullptr, &second);
@@ -372,13 +372,13 @@ class supervisor {
 
   const options& o_;
   std::string token_;
-  std::vector<host> hosts_, used_;  // that answer; of this run
+  std::vector<host> hosts_, used_;  // hosts that answer; hosts of this run
   std::unique_ptr<kept_port> port_;  // of this run
   sigset_t signals_;
   std::vector<clock::time_point> losses_;
   int ranks_ = 0;
-  int times_told_ = 0;     // to end, by signals
-  bool regroups_ = false;  // this run was asked to end, to go on with other places
+  int times_told_ = 0;     // how often signals told this process to end
+  bool regroups_ = false;  // whether this run was asked to end, to continue on other places
 };
 
 }  // namespace

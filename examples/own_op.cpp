@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// An op of one's own: a formula is enough for a kernel, fusion and derivatives.
+// A custom op: a formula is enough for kernels, fusion and derivatives.
 #include <cstdio>
 
 #include <weft/weft.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a pipeline schedule costs before it runs: checks it, prints bubble and live activations, draws its
-// timeline.
+// The cost of a pipeline schedule before it runs: checks the schedule, prints its bubble and live
+// activations, and draws its timeline.
 //
 //   pipeline_schedule --schedule zb-h1 --stages 4 --micro-batches 8 --timeline zb_h1.svg
 //   pipeline_schedule --csv mine.csv

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which mesh to train a GPT on, before there is a cluster: memory, traffic and time of a step for every way
-// to divide it, on two machines of eight GPUs each.
+// Which mesh to train a GPT on, before there is a cluster: memory, traffic and time of a step for every mesh
+// on two machines of eight GPUs each.
 #include <cstdio>
 
 #include <weft/parallel/pipeline.hpp>
@@ -12,11 +12,11 @@
 
 using namespace weft;
 
-// What is trained, and how: 1.3 billion parameters.
+// The model, with 1.3 billion parameters, and how it is trained.
 using plan = policy<precision::bf16, strategy::mesh<pp<>, dp, fsdp<>, tp<>>>;
 constexpr gpt2::config sizes{.layers = 24, .heads = 16, .width = 2048, .context = 1024, .vocabulary = 50304};
 
-// What the machines achieve: rates in operations and bytes per second, latencies in seconds.
+// The machines: rates in operations and bytes per second, latencies in seconds.
 constexpr planner::cluster machines{
     .ranks = 16,
     .ranks_of_node = 8,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The model of train_gpt with static extents: the smallest configuration, whose shapes the compiler
-// knows. A wrong shape anywhere in it does not compile.
+// The model of train_gpt with static extents, in its smallest configuration. The compiler knows all shapes: a
+// wrong shape anywhere in the model does not compile.
 //
 //   static_gpt [--data FILE_OR_DIR...] [--steps 200] [--threads N]
 //

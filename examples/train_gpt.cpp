@@ -17,7 +17,7 @@
 std::atomic<std::size_t> job::allocations = 0;
 volatile std::sig_atomic_t job::interrupted = 0;
 
-// Counted, so that the log can show that a steady step allocates nothing.
+// Allocations are counted, so that the log can show that a steady-state step allocates nothing.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   job::allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
@@ -30,7 +30,7 @@ namespace {
 
 using namespace weft;
 
-/// Where the device has no more memory, the error says which other settings would fit there.
+/// Trains; if the device runs out of memory, the error says which other settings would fit.
 int train_or_advise(const job::unit& u, const settings& s, communicator& ranks) {
   try {
     return u.train(s, ranks);
@@ -50,13 +50,13 @@ int train(const settings& asked, communicator& ranks) {
   throw job::not_built(s);
 }
 
-/// The threads of each of the ranks on this machine: its share, and no more cores than it may use.
+/// Threads per rank on this machine: an equal share of the cores, at most as many as the process may use.
 int threads_per_rank(int ranks) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, std::min(cores / ranks, hardware_threads()));
 }
 
-/// Says what went wrong, and returns the exit code for it.
+/// Prints what went wrong and returns the exit code for it.
 int report(const std::exception_ptr& what) {
   std::fputs("train_gpt: ", stderr);
   return report_failure(what);
@@ -99,9 +99,9 @@ void interrupt(int signal) {
 
 int main(int count, char** values) {
   for (const int asked :
-       {SIGINT, SIGTERM, SIGUSR1})  // Ctrl-C, a scheduler, and mpirun, which passes on the last alone
+       {SIGINT, SIGTERM, SIGUSR1})  // Ctrl-C, a scheduler, and mpirun, which forwards only SIGUSR1
     std::signal(asked, interrupt);
-  std::signal(SIGPIPE, SIG_IGN);  // who reads our messages may have gone
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of our output may be gone
   try {
     settings s = parse(count, values);
     if (s.help) return std::fputs(usage, stdout), 0;

@@ -32,7 +32,7 @@ std::string list_of(const Numbers& numbers) {
   return "[" + text + "]";
 }
 
-/// {"pp": 2, "dp": 2}: what `of` says of each axis of several ranks, and of others if it is more than `none`.
+/// {"pp": 2, "dp": 2}: the value of `of` for each axis with several ranks, and for others if above `none`.
 template <class F>
 std::string by_axis(const mesh_sizes& sizes, std::int64_t none, F of) {
   std::string text;
@@ -42,7 +42,7 @@ std::string by_axis(const mesh_sizes& sizes, std::int64_t none, F of) {
   return "{" + text + "}";
 }
 
-/// What a rank has sent, by kind.
+/// The bytes that a rank has sent, by kind.
 std::string comm_bytes(const traffic& sent) {
   std::string t = "{";
   for (collective k : {collective::all_reduce, collective::reduce_scatter, collective::all_gather,
@@ -101,8 +101,8 @@ std::string step_line(const settings& s, const step_facts& f) {
          return r.sent_by_axis[static_cast<std::size_t>(a)];
        });
   if (sizes.pp > 1) t += text_of(", \"bubble_fraction\": %.4f", r.bubble_fraction);
-  // Activations are what the peak has beside parameters, gradients and optimizer state: kept values, the
-  // arena, messages.
+  // Activations are the peak minus parameters, gradients and optimizer state: saved values, the arena,
+  // messages.
   const index_t kept = f.parameter_bytes + f.gradient_bytes + f.optimizer_bytes;
   return t + text_of(
                  ", \"comm_exposed_ms\": %.3f, \"param_bytes\": %lld, \"grad_bytes\": %lld, "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How train_gpt stays within --memory-limit. What a step holds is known before it runs, so every way
-// to recompute can be tried on a device that only counts.
+// How train_gpt stays within --memory-limit. The memory of a step is known before it runs, so every way
+// to recompute can be tried on a device that only counts memory.
 #include <algorithm>
 #include <cstdio>
 
@@ -17,9 +17,9 @@ struct choice {
   double peak = 0, cost = 0;
 };
 
-/// What the worst of the ranks holds. Ranks have shards of different sizes.
+/// The memory and cost of the worst rank. Ranks have shards of different sizes.
 choice tried(const settings& s, const unit& u, int ranks) {
-  constexpr double operations_per_byte = 50;  // what a processor multiplies while it moves one, nominally
+  constexpr double operations_per_byte = 50;  // nominal operations in the time that moves one byte
   choice c{s};
   for (int rank = 0; rank < ranks; ++rank) {
     const forecast f = u.forecast_of(s, rank, ranks, s.device_name.starts_with("cpu"));
@@ -29,8 +29,8 @@ choice tried(const settings& s, const unit& u, int ranks) {
   return c;
 }
 
-/// For each unit that was built, the least number of blocks with which it fits, all blocks where none does;
-/// or the one that --recompute asks for.
+/// For each unit that was built, the fewest recomputed blocks with which it fits (all if it never fits), or
+/// the number that --recompute asks for.
 std::vector<choice> choices(const settings& asked, int ranks) {
   std::vector<choice> all;
   for (const unit& u : units()) {
@@ -39,7 +39,7 @@ std::vector<choice> choices(const settings& asked, int ranks) {
     s.recompute = u.recompute;
     int fewest = asked.recompute_blocks,
         most = asked.recompute.empty() ? static_cast<int>(s.model.layers) : fewest;
-    while (fewest < most) {  // each block more takes less memory
+    while (fewest < most) {  // each additional block saves memory
       s.recompute_blocks = (fewest + most) / 2;
       if (tried(s, u, ranks).peak <= s.memory_limit) most = s.recompute_blocks;
       else fewest = s.recompute_blocks + 1;
@@ -63,7 +63,7 @@ std::string megabytes(double bytes) {
   return text;
 }
 
-/// Other settings that would fit, with what they would hold.
+/// Other settings that would fit, with the memory that they would take.
 std::string other_settings(const settings& s, int ranks) {
   std::string text;
   const auto consider = [&](const std::string& flags, settings other) {
@@ -74,7 +74,7 @@ std::string other_settings(const settings& s, int ranks) {
       const choice* const c = cheapest_within(all, s.memory_limit);
       if (c) text += (text.empty() ? "" : ", ") + flags + " (" + megabytes(c->peak) + ")";
       return c != nullptr;
-    } catch (const usage_error&) {  // what does not go together
+    } catch (const usage_error&) {  // settings that cannot be combined
       return false;
     }
   };
@@ -90,7 +90,7 @@ std::string other_settings(const settings& s, int ranks) {
   other = s;
   other.strategy = "zero3";
   if (s.strategy == "ddp" && s.mesh.empty()) consider("--strategy zero3", other);
-  const auto smaller_batches = [&](const std::string& flags, settings less) {  // of as many samples a step
+  const auto smaller_batches = [&](const std::string& flags, settings less) {  // same samples per step
     while (less.batch > 1) {
       less.accumulate *= 2;
       less.batch = (less.batch + 1) / 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Meshes and pipelines of train_gpt: what its flags stand for, compiled once.
+// Meshes and pipelines of train_gpt: the interpretation of its flags, compiled once.
 #include <fstream>
 #include <iterator>
 
@@ -22,7 +22,7 @@ pipeline::schedule schedule_in(const std::string& path) {
   return pipeline::schedule_from_csv(std::string(std::istreambuf_iterator<char>(in), {}), path);
 }
 
-/// The schedule's number of micro-batches; of one by name twice the number of stages.
+/// The schedule's number of micro-batches; for a schedule given by name, twice the number of stages.
 index_t usual_micro_batches(const settings& s, int stages) {
   if (stages == 1) return 1;
   return is_file(s.schedule) ? schedule_in(s.schedule).micro_batches : 2 * stages;
@@ -62,7 +62,7 @@ model_division model_division_of(const settings& s) {
 
 settings resolved(settings s, int ranks) {
   const mesh_sizes sizes = mesh_of(s, ranks);
-  if (!s.mesh.empty()) s.mesh = to_mesh_text(sizes);  // nothing is auto any more
+  if (!s.mesh.empty()) s.mesh = to_mesh_text(sizes);  // replaces auto by numbers
   if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What all units of train_gpt do alike, compiled once: devices by name, a second look at a bad batch.
+// Code that all units of train_gpt share, compiled once: devices by name, inspection of a bad batch.
 #include <weft/gpu/open.hpp>
 #if WEFT_WITH_NCCL
 #include <weft/gpu/nccl.hpp>

@@ -49,7 +49,7 @@ using gpt = gpt2::model_of_experts;
 using gpt = gpt2::model<>;
 #endif
 
-/// The log of a rank. What cannot be written is told, and is a reason to stop or not.
+/// The log of a rank. A failed write is reported; `goes_on` says whether the run continues.
 class json_log {
  public:
   json_log(const std::string& path, bool append, bool goes_on) : goes_on_(goes_on) {
@@ -64,7 +64,7 @@ class json_log {
       failed_ = !goes_on_;
     }
   }
-  /// A line could not be written, and the run is to stop.
+  /// Whether a line could not be written and the run must stop.
   bool failed() const { return failed_; }
 
  private:
@@ -102,8 +102,8 @@ std::string sample(const gpt& model, const settings& s, Run& c) {
 /// The batches of a step, in order.
 using step_batches = std::vector<text_samples::fields>;
 
-/// What left the finite numbers first, by a second look at the batch of this micro-batch; empty on ranks that
-/// do not have it, or are not the first stage. Collective.
+/// The first op with a non-finite result, found by computing the batch of this micro-batch again; empty on
+/// ranks that do not have the batch or are not the first of pp, cp and tp. Collective.
 template <class Run>
 std::string first_non_finite(Run& run, const settings& s, const step_batches& batches, index_t micro_batch) {
   const state_dict_t whole = run.full();
@@ -121,7 +121,7 @@ std::string first_non_finite(Run& run, const settings& s, const step_batches& ba
 
 comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
 
-/// The loss of a batch: of the positions that this rank has.
+/// The loss of a batch, over this rank's positions.
 template <class Run>
 auto loss_of(const gpt& model, Run& run, const settings& s, const text_samples::tokens& inputs,
              const text_samples::tokens& labels) {
@@ -134,7 +134,7 @@ auto loss_of(const gpt& model, Run& run, const settings& s, const text_samples::
   }
 }
 
-/// A step on `next_batch()` for each micro-batch; `batches` receives them.
+/// A step that calls `next_batch()` for each micro-batch; `batches` receives the batches.
 template <class Run, class NextBatch>
 step_result train_step(const gpt& model, Run& run, const settings& s, step_batches& batches,
                        NextBatch next_batch) {
@@ -173,7 +173,7 @@ auto bind_to_mesh(gpt& model, Optimizer& optimizer, communicator& ranks, const s
   return bind<Choices...>(model, optimizer, ranks, o);
 #endif
 }
-/// Divides the blocks among the stages of a pipeline.
+/// Splits the blocks among the stages of a pipeline.
 template <class Run>
 void divide_blocks(const gpt& model, Run& run, const settings& s) {
   if constexpr (requires { run.stage(); }) {
@@ -182,7 +182,7 @@ void divide_blocks(const gpt& model, Run& run, const settings& s) {
   }
 }
 
-/// The programs of a pass that are recomputed: the embedding's, which keeps nothing, and blocks.
+/// The number of recomputed programs of a pass: the embedding's, which saves nothing, and the blocks'.
 int recomputed_programs(const settings& s) { return s.recompute_blocks ? 1 + s.recompute_blocks : 0; }
 
 std::string recomputed(const settings& s) {
@@ -192,12 +192,12 @@ std::string recomputed(const settings& s) {
   return s.recompute == "selective" ? ", norms and activations recomputed" : "";
 }
 
-/// Blocks are not cached beyond the limit, so that it holds for what the process takes as well.
+/// Limits the allocator's cache, too, so that the process as a whole stays within --memory-limit.
 void set_memory_limit(const settings& s, const device& where) {
   if (s.memory_limit > 0) where.memory().limit(static_cast<std::size_t>(s.memory_limit));
 }
 
-/// The text that `sample` draws. Where ranks divide layers, positions or experts, a whole copy draws it.
+/// The text that `sample` draws, from a whole copy of the model if layers, positions or experts are sharded.
 template <class... Choices, class Run>
 std::string sampled(const gpt& model, const settings& s, Run& run) {
   if constexpr (divides >= model_division::layers) {
@@ -212,8 +212,8 @@ std::string sampled(const gpt& model, const settings& s, Run& run) {
   }
 }
 
-/// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
-/// are not there: the first makes the optimiser's state, the second holds it from the start.
+/// What a rank will hold and send, from two steps on a device that only counts, with simulated other
+/// ranks: the first step creates the optimizer state, the second has it from the start.
 template <class... Choices>
 forecast forecast_of(const settings& s, int rank, int ranks, bool holds_messages) {
   const auto counts = std::make_shared<counting_backend>(holds_messages);
@@ -242,21 +242,21 @@ forecast forecast_of(const settings& s, int rank, int ranks, bool holds_messages
   return {nowhere.memory().figures().peak, nowhere.memory().figures().reserved, sent.total(), work};
 }
 
-/// Where what is offloaded goes.
+/// Where offloaded tensors are kept.
 device home_beside(const device& where) {
   if (!where->host_accessible()) return default_device();
   return device(std::make_shared<cpu::file_backend>(std::filesystem::temp_directory_path().string()));
 }
 
-/// With which exit code the run stops now; 0 if it goes on. All ranks answer the same: a rank was told to
-/// stop, or cannot write its log.
+/// The exit code with which the run stops now, because a rank was told to stop or cannot write its log; 0 if
+/// it continues. The same on all ranks.
 int stops(communicator& ranks, const settings& s, bool log_failed) {
   std::vector<std::int32_t> any{log_failed ? 131 : interrupted ? 130 : 0};
   if (ranks.size() > 1) ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
   return any[0] == 131 ? 2 : any[0];
 }
 
-/// Says that a save has failed, where the run goes on nevertheless.
+/// Reports that a save has failed if the run continues nevertheless.
 void report_failed_save(const std::string& failure, bool first) {
   if (first && !failure.empty())
     std::fprintf(stderr, "\ntrain_gpt: going on without a checkpoint: %s\n", failure.c_str());
@@ -269,7 +269,7 @@ std::string log_of_rank(const settings& s, int rank) {
   return s.log.substr(0, dot) + ".rank" + std::to_string(rank) + (dot == s.log.npos ? "" : ".jsonl");
 }
 
-/// The loss without gradient over the last batches of the data, which is the same on all ranks.
+/// The loss over the last batches of the data, without gradients; the same on all ranks.
 template <class Run>
 double evaluate(const gpt& model, Run& run, const settings& s, loader<text_samples>& batches) {
   const index_t samples = batches.samples(), count = std::min<index_t>(16, (samples + s.batch - 1) / s.batch);
@@ -288,7 +288,7 @@ double evaluate(const gpt& model, Run& run, const settings& s, loader<text_sampl
   return sum / static_cast<double>(count);
 }
 
-/// What the first line of the log says.
+/// The contents of the first line of the log.
 template <class... Choices, class Run>
 run_facts facts_of(const Run& run, const settings& s, index_t parameters, int threads) {
   run_facts f{.parameters = parameters,
@@ -311,7 +311,7 @@ run_facts facts_of(const Run& run, const settings& s, index_t parameters, int th
   return f;
 }
 
-/// Says what will be trained, on which device and ranks.
+/// Prints what will be trained, on which device and ranks.
 template <class Run>
 void report_start(const Run& run, const settings& s, const run_facts& f) {
   const std::string mesh = s.mesh.empty() ? s.strategy : to_string(mesh_of(s, f.ranks));
@@ -323,7 +323,7 @@ void report_start(const Run& run, const settings& s, const run_facts& f) {
   if constexpr (requires { run.stage(); }) std::fputs(run.to_string().c_str(), stderr);
 }
 
-/// Trains as one of `ranks`; the exit code.
+/// Trains as one of `ranks`; returns the exit code.
 template <class... Choices>
 int train(const settings& s, communicator& host) {
   const device where = device_of(s, local_rank_of(host));
@@ -439,7 +439,7 @@ int train(const settings& s, communicator& host) {
     stopped = stops(ranks, s, log.failed());
     if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) {
       saves->save(at);
-      report_failed_save(saves->last_failure(), first);  // of the save before
+      report_failed_save(saves->last_failure(), first);  // of the previous save
     }
     if (s.eval_every > 0 && at.step % s.eval_every == 0)
       log.line("{\"evaluated_after\": " + std::to_string(at.step) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What docs/strategies.md shows of layers that ranks divide.
+// The code that docs/strategies.md shows for sharded layers.
 #include <cstdio>
 
 #include <weft/comm/threads.hpp>
@@ -13,14 +13,14 @@ using namespace weft;
 
 // [gate]
 template <index_t In, index_t Out>
-struct gate {  // x W, of which each rank computes some columns
+struct gate {  // x W; each rank computes some of its columns
   parameter<extents<In, Out>, float, divided::along<1>> weight;
   auto operator()(expression auto x) const { return sigmoid(matmul(x, weight)); }
 };
 // [/gate]
 
 // [by_hand]
-/// x times 2, computed by each rank for its columns.
+/// x times 2; each rank computes its own columns.
 auto doubled(const tensor<float, extents<5, 3>>& x, communicator& ranks, context& c) {
   auto rows = divide(x, 0, ranks);              // this rank's rows; sends nothing
   auto columns = redistribute(rows, 1, ranks);  // its columns: one all_to_all
@@ -30,7 +30,7 @@ auto doubled(const tensor<float, extents<5, 3>>& x, communicator& ranks, context
 // [/by_hand]
 
 // [sent]
-// A block of GPT-2 with its derivative sends 8 activations of [8, 1024, 768] floats per further rank.
+// A GPT-2 block with its derivative sends 8 activations of [8, 1024, 768] floats per additional rank.
 using activation = variable<float, extents<8, 1024, 768>>;
 using block = decltype(std::declval<const gpt2::block<768, 12>&>()(std::declval<activation>()));
 static_assert(sent<block, policy<strategy::mesh<tp<>>>>(4) == 8 * (8 * 1024 * 768) * sizeof(float) * (4 - 1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What docs/strategies.md shows of sequences whose positions ranks divide.
+// The code that docs/strategies.md shows for sequences with sharded positions.
 #include <cmath>
 #include <cstdio>
 
@@ -32,7 +32,7 @@ int main() {
       auto run = bind<plan>(model, optimizer, all, {.cp = all.size()});
       for (int step = 0; step < 20; ++step) {
         const auto of_batch = [&](index_t) {
-          const context_part own = run.part_of_context(length);  // the positions of this rank
+          const context_part own = run.part_of_context(length);  // this rank's positions
           return model.loss(own.of(x), own.of(y), own.positions());
         };
         loss = run.step(1, of_batch).loss;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What docs/cookbook/models.md shows of mixtures of experts.
+// The code that docs/cookbook/models.md shows for mixtures of experts.
 #include <iostream>
 
 #include <weft/nn/mixture_of_experts.hpp>
@@ -11,7 +11,7 @@ using namespace weft;
 // [mixture]
 struct network {
   linear<2, 16> in;
-  mixture_of_experts<16> moe =   // two of eight experts for each token, however many choose one
+  mixture_of_experts<16> moe =   // two of eight experts per token, without a capacity limit
       mixture_of_experts<16>::create(16, 8, {.per_row = 2}, [] { return feed_forward<16>::create(16, 32); });
   linear<16, 1> out;
 

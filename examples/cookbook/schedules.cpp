@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What docs/schedules.md shows.
+// The code that docs/schedules.md shows.
 #include <iostream>
 
 #include <weft/parallel/schedule/csv.hpp>
@@ -14,7 +14,7 @@ using namespace weft;
 static_assert(
     pipeline::proved<[] { return pipeline::zb_h1(4, 16); }>);  // 4 stages, 16 micro-batches: it runs
 static_assert(pipeline::simulate(pipeline::zb_h1(4, 16)).bubble() ==
-              3);  // idle time, in forwards of one chunk
+              3);  // idle time, in forward steps of one chunk
 static_assert(pipeline::live(pipeline::zb_h1(4, 16))[0].together == 4);   // micro-batches that stage 0 holds
 // [/prove]
 
@@ -22,7 +22,7 @@ static_assert(pipeline::live(pipeline::zb_h1(4, 16))[0].together == 4);   // mic
 constexpr pipeline::schedule mine() {
   using enum pipeline::step_kind;
   return {.micro_batches = 2,
-          .stage_of = {0, 1},  // by chunk: which stage holds it
+          .stage_of = {0, 1},  // the stage that holds each chunk
           .steps = {
               // {kind, chunk, micro-batch}
               {{forward, 0, 0}, {forward, 0, 1}, {backward, 0, 0}, {backward, 0, 1}},
