@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Application of an op, with one spelling for expressions and for values of a graph under construction.
+// Application of an op, spelt the same for expressions and for values of a graph under construction.
 //
 // The formulas of ops (`value`, `vjp`) are generic. Called with expressions they build a type; called with
 // graph values, in the compiler, they append nodes. Numbers are converted to the element type of the tensor
-// beside them, as in PyTorch: a float beside integers gives f32 (number_beside, base/dtype.hpp).
+// operand, as in PyTorch: a float with an integer tensor gives f32 (number_beside, base/dtype.hpp).
 //
 //   apply<op::add>(x, 1.0f)        // x + 1.0f
 #pragma once
@@ -17,7 +17,7 @@ namespace weft {
 template <element T, class Extents, bool Tracked>
 class tensor;
 
-/// Base of values of a graph under construction (graph/graph.hpp).
+/// Base class of values of a graph under construction (graph/graph.hpp).
 struct graph_value_base {};
 /// A value of a graph under construction.
 template <class T>
@@ -38,8 +38,8 @@ namespace detail {
   refuse<value_error>({"weft: the number ", number, " beside a tensor of type ", name_of(t),
                        " is not a value of that type: cast the tensor"});
 }
-/// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it, so that u8 == -1
-/// holds for 255.
+/// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it around, so that u8 ==
+/// -1 is true for 255.
 template <element T, class Number>
 constexpr T number_as(Number x) {
   if constexpr (std::is_integral_v<Number> && std::is_integral_v<T>) {
@@ -68,7 +68,7 @@ struct last_expression<> {
 
 template <class Tensor, class T>
 constexpr auto as_expression(T x) {
-  if constexpr (requires { x.snapshot(); }) return x.snapshot();  // a leaf, with its version
+  if constexpr (requires { x.snapshot(); }) return x.snapshot();  // a leaf, with its version count
   else if constexpr (expression<T>) return x;
   else {
     using number = typename type_of<number_beside<T>(dtype_of<typename Tensor::value_type>)>::type;
@@ -85,7 +85,7 @@ constexpr auto& graph_of(const First&, const Rest&... rest) {
   return graph_of(rest...);
 }
 template <class... A>
-struct first_graph_value {};  // without type: clang asks before it checks that there is one
+struct first_graph_value {};  // no type: clang asks for it before it checks that there is one
 template <class First, class... Rest>
 struct first_graph_value<First, Rest...> : first_graph_value<Rest...> {};
 template <graph_value First, class... Rest>
@@ -93,8 +93,8 @@ struct first_graph_value<First, Rest...> {
   using type = First;
 };
 
-/// The law of `Op` as a class template that fails to compile when instantiated with operands that violate it.
-/// Aliases, so that compilers print no steps between the op and the message.
+/// The law of `Op` as a class template, which fails to compile when instantiated with operands that violate
+/// the law. Aliases, so that compiler messages show no steps between the op and the error.
 template <bool TypesFit>
 struct law_kind {
   template <class Op, class Node, class... Operands>
@@ -108,8 +108,8 @@ struct law_kind<false> {
 template <class Op, class Node, class... Operands>
 using law_of = typename law_kind<Node::law.types_fit>::template of<Op, Node, Operands...>;
 
-/// In the place of a node that violates a law, which is an error already: a leaf of its type and shape, so
-/// that what follows from the violation is not reported, too.
+/// Takes the place of a node that violates a law, which is already an error: a leaf with the node's type and
+/// shape, so that consequences of the violation are not reported as well.
 template <class Node>
 using not_computed = weft::tensor<typename Node::value_type, extents_of<Node>, true>;
 
@@ -118,7 +118,7 @@ using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 
 }  // namespace detail
 
-/// Whether `Op` accepts operands of these types, by its shape and type laws; never an error.
+/// Whether `Op` accepts operands of these types, by its shape and type laws; never a compile-time error.
 template <class Op, class Attr, class... Operands>
 concept accepts = (expression<Operands> && ...) &&
                   node<Op, Attr, std::remove_cvref_t<Operands>...>::law
@@ -137,7 +137,8 @@ constexpr auto apply(A... a) {
     return result(detail::as_expression<beside>(std::move(a))...);
   else return detail::not_computed<result>();
 }
-/// The same in the formulas of derivatives. Its type is declared, as ops may be derivatives of each other.
+/// The same in the formulas of derivatives. The return type is declared, because ops may be each other's
+/// derivatives.
 template <class Op, class Attr = attr<>, operand... A>
   requires(operands<A...> && (graph_value<A> || ...))
 constexpr typename detail::first_graph_value<A...>::type apply(A... a) {
@@ -145,7 +146,7 @@ constexpr typename detail::first_graph_value<A...>::type apply(A... a) {
 }
 
 namespace detail {
-/// A node of `Op` whose dynamic attributes are given at run time, in `sizes`.
+/// A node of `Op` whose dynamic attributes are given at run time in `sizes`.
 template <class Op, class Attr, std::size_t Sizes, expression... X>
 constexpr auto apply_sized(const index_t (&sizes)[Sizes], X... x) {
   using result = sized_node<Op, Attr, static_cast<int>(Sizes), X...>;

@@ -2,12 +2,11 @@
 // Expressions: computations as types. Nothing is computed here.
 //
 // A node holds its operands by value and leaves are handles, so `auto` is always safe: an expression may be
-// returned, stored and copied. Its type is the graph; `spec_of` below is what the type determines of the
-// value.
+// returned, stored and copied. Its type is the graph; `spec_of` below is what the type tells about the value.
 //
 //   auto y = relu(matmul(x, w) + 1.0f);     // node<op::relu, attr<>, node<op::add, ...>>
 //
-// See op/rule.hpp for the definition of ops, graph/flatten.hpp for the conversion of an expression to a
+// See op/rule.hpp for the definition of ops, and graph/flatten.hpp for the conversion of an expression to a
 // graph.
 #pragma once
 
@@ -30,7 +29,7 @@ namespace detail {
 template <class...>
 inline constexpr bool unsupported = false;
 
-/// A number, or several in braces, where a type or template arguments are wanted.
+/// One number, or several in braces, where a type or template arguments are expected.
 struct numbers_at_run_time {
   template <std::integral N>
   constexpr numbers_at_run_time(N) {}
@@ -39,10 +38,10 @@ struct numbers_at_run_time {
 }  // namespace detail
 
 /// Base of all expressions. Its members are compile-time errors that say what to write instead; tensors have
-/// members of these names that hide them.
+/// members with the same names, which hide these.
 struct expression_base {
   template <class E = void>
-  constexpr double item() const {  // a number, so that this error is the only one
+  constexpr double item() const {  // returns a number, so that this is the only error
     static_assert(detail::unsupported<E>, "weft: item: nothing is computed yet: write eval(e).item()");
     return 0;
   }
@@ -78,7 +77,8 @@ concept expression = std::derived_from<std::remove_cvref_t<T>, expression_base>;
 /// input or the value of another statement; a parameter is changed by optimizers.
 enum class leaf_role : std::uint8_t { untracked, variable, parameter };
 
-/// Element type and shape of an expression's value as its type determines them; unknown extents are `dyn`.
+/// Element type and shape of an expression's value, as far as its type determines them; unknown extents are
+/// `dyn`.
 template <expression E>
 inline constexpr tensor_spec spec_of{dtype_of<typename E::value_type>, E::static_shape};
 
@@ -98,7 +98,7 @@ template <> struct type_of<dtype::i32> { using type = std::int32_t; };
 template <> struct type_of<dtype::u8> { using type = std::uint8_t; };
 template <> struct type_of<dtype::boolean> { using type = bool; };
 
-/// Number of operands written out in a type, saturated at a million: what flattening visits.
+/// Number of operands written out in a type, saturated at a million: the number that flattening visits.
 constexpr long sum_of_counts(std::initializer_list<long> counts) {
   long n = 1;
   for (long c : counts) n += c;
@@ -120,19 +120,19 @@ void refuse_reassignment() {
                 "h = steps.eval(b(h))");
 }
 
-/// Whether E has elements; a name of its own, as g++ 12 fails where it deduces a class by such a constraint.
+/// Whether E has elements. Has a name, because g++ 12 fails when it deduces a class by such a constraint.
 template <class E>
 inline constexpr bool is_leaf = requires { E::is_leaf; };
 
 /// A module or function that can be called with an X.
 template <class M, class X>
 concept applies_to = requires(M& module, X x) { module(x); };
-/// Whether `M` can be called with an X, but not if it is const.
+/// Whether a non-const `M` can be called with an X but a const one cannot.
 template <class M, class X>
 inline constexpr bool applies_if_not_const = !applies_to<const M, X> && applies_to<M, X>;
 }  // namespace detail
 
-/// A number in an expression, converted to the element type of the tensor beside it.
+/// A number in an expression, converted to the element type of the tensor operand.
 template <element T>
 struct scalar : expression_base {
   using value_type = T;
@@ -143,7 +143,7 @@ struct scalar : expression_base {
 };
 
 namespace detail {
-/// The number of a call: copies of the expression that it returns have it, too.
+/// A number that identifies a call; copies of the expression that the call returns keep it.
 inline index_t next_call() {
   static std::atomic<index_t> calls{0};
   return calls.fetch_add(1, std::memory_order_relaxed);
@@ -172,7 +172,7 @@ struct node : expression_base {
   constexpr explicit node(Operands... o) : operands(std::move(o)...) {}
   node(const node&) = default;
   node(node&&) = default;
-  node& operator=(const node&) & = default;  // of a variable: t[0] = t[1] would do nothing
+  node& operator=(const node&) & = default;  // of an lvalue only: t[0] = t[1] would do nothing
   node& operator=(node&&) & = default;
   template <class E>
   void operator=(const E&) && {
@@ -184,11 +184,11 @@ struct node : expression_base {
     detail::refuse_reassignment<E>();
   }
 
-  /// The expression select<0>(*this, i): without the first dim.
+  /// The expression select<0>(*this, i), which drops the first dim.
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
-/// A node with attributes given at run time, in the order of the `dyn`s among them.
+/// A node with attributes given at run time, one for each `dyn` among `Attr`, in order.
 template <class Op, class Attr, int Sizes, class... Operands>
 struct sized_node : node<Op, Attr, Operands...> {
   given_size sizes[std::size_t{Sizes}];
@@ -210,7 +210,7 @@ struct sized_node : node<Op, Attr, Operands...> {
   void operator=(const E&) & {
     detail::refuse_reassignment<E>();
   }
-  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }  // with the sizes
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }  // includes the sizes
 };
 
 /// The variable of a `let`; stateless, identified by the type of the function that binds it.
@@ -222,7 +222,7 @@ struct bound : expression_base {
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
-/// Computes `value` once, and `body`, which refers to it any number of times.
+/// Computes `value` once, and `body`, which may refer to it any number of times.
 template <class Tag, expression Value, expression Body>
 struct let_node : expression_base {
   using value_type = typename Body::value_type;
@@ -234,7 +234,7 @@ struct let_node : expression_base {
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
-/// Several values of one program, for updates in place (run/update.hpp).
+/// Several values computed by one program, for in-place updates (run/update.hpp).
 template <expression First, expression... Rest>
 struct bundle : expression_base {
   using value_type = typename First::value_type;
@@ -246,7 +246,7 @@ struct bundle : expression_base {
   constexpr explicit bundle(First first, Rest... rest) : values(std::move(first), std::move(rest)...) {}
 };
 
-/// Several expressions as one, evaluated by one program; see `update`.
+/// Several expressions combined into one that one program evaluates; see `update`.
 template <expression... E>
 constexpr auto bundled(E... e) {
   return bundle<E...>(std::move(e)...);
@@ -259,8 +259,8 @@ template <class Tag, class T, class Extents>
 inline constexpr bool is_bound<bound<Tag, T, Extents>> = true;
 }  // namespace detail
 
-/// Shares `value`: calls `f` at once with a variable that represents it, and returns an expression with f's
-/// value.
+/// Shares `value`: calls `f` immediately with a variable that represents it, and returns an expression whose
+/// value is that of f's result.
 ///
 /// Without it, an operand written twice is two operands, and types grow with every repetition.
 ///

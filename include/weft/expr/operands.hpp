@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A list of values of different types: the operands of a node.
 //
-// Each node of each expression has a list of its own type. std::tuple would bring the classes and constraints
-// of its conversions and comparisons for each of them, which took more of the compiler's time than the nodes.
+// Each node of each expression has a list of its own type. std::tuple would instantiate the classes and
+// constraints of its conversions and comparisons for each of them, which took the compiler more time than the
+// nodes.
 #pragma once
 
 #include <utility>

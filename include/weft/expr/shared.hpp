@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Sharing without a function: a value that is written several times and computed once.
+// Sharing without a function: a value that is written several times but computed once.
 //
 //   auto y = shared(x + attention(x));       // as let(x + attention(x), [&](auto y) { return y + mlp(y); })
 //   return shared(y + mlp(y));
 //
-// A node holds its operands by value, so an operand written twice is two operands, and the size of residual
-// networks doubles with every block. A shared node holds its operand by a counted pointer, and each call of
-// `shared` has its own type, which identifies its occurrences.
+// A node holds its operands by value, so an operand written twice is two operands, and a residual network
+// doubles in size with every block. A shared node holds its operand by a reference-counted pointer, and each
+// call of `shared` has its own type, which identifies its occurrences.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct shared_node : expression_base {
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
-/// A leaf that is one operand of its program, with one gradient, however often it occurs. `Tag` is another
-/// type for each such leaf of a program.
+/// A leaf that is one operand of its program, with one gradient, however often it occurs. Each such leaf of a
+/// program has a `Tag` of its own.
 template <class Tag, class Leaf>
 struct one_operand : Leaf {
   explicit one_operand(const Leaf& x) : Leaf(x) {}
@@ -42,13 +42,13 @@ struct one_operand : Leaf {
 };
 
 namespace detail {
-/// One address per type, which identifies it.
+/// One address per type, which identifies the type.
 template <class T>
 inline constexpr char identity = 0;
 
 template <class... E>
 struct expression_list {};
-/// The expressions of which an expression consists directly.
+/// The direct subexpressions of an expression.
 template <class E>
 struct parts {
   using type = expression_list<>;
@@ -79,8 +79,8 @@ inline constexpr bool is_shared = false;
 template <class Tag, class E>
 inline constexpr bool is_shared<shared_node<Tag, E>> = true;
 
-/// Appends the distinct types of which an expression consists, those of shared values left out, until there
-/// are `most`.
+/// Appends the distinct types of which an expression consists, without those inside shared values, until `to`
+/// holds `most`.
 template <class E>
 constexpr void append_types(sequence<const char*>& to, int most) {
   if (to.size() == most) return;
@@ -110,12 +110,13 @@ constexpr int distinct_types(int most) {
 }
 }  // namespace detail
 
-/// Limits on the operands of a statement, written out: to evaluate it, and to differentiate it.
+/// Limits on the number of operands of a statement, written out: for evaluating it, and for differentiating
+/// it.
 inline constexpr long most_operands = 1'200, most_operands_to_differentiate = 400;
 
-/// Whether a statement of this many operands, written out, can be compiled: not with more than 2,000, nor
-/// with more than `most` of which three quarters are repetitions. Compilers would stop at their own limits
-/// with unrelated messages.
+/// Whether a statement with this many operands, written out, can be compiled. It cannot if they are more than
+/// 2,000, or more than `most` with over three quarters of them repetitions: compilers would stop at their own
+/// limits with unrelated messages.
 template <expression E>
 consteval bool can_be_compiled(long most) {
   if constexpr (E::node_count > 2'000) return false;
@@ -145,9 +146,9 @@ inline constexpr bool needs_no_sharing<shared_node<Tag, E>> = true;
 /// `e` in a form that can be used any number of times and is computed once. Costs one allocation, from a
 /// cache.
 ///
-/// If one call makes two values of one type (in a function called twice with operands of equal types) and
-/// both occur in one expression, its evaluation throws usage_error, as occurrences are identified by type.
-/// Then make the types of the operands differ: let(x, [&](auto x) { return f(x); }).
+/// If one call creates two values of one type (in a function called twice with operands of equal types) and
+/// both occur in one expression, evaluating it throws usage_error, because occurrences are identified by
+/// type. In that case make the types of the operands differ: let(x, [&](auto x) { return f(x); }).
 template <class Tag = decltype([] {}), expression E>
 auto shared(E e) {
   (void)sizeof(written_out_law<can_be_compiled<E>(most_operands)>);
@@ -158,26 +159,27 @@ auto shared(E e) {
 
 namespace detail {
 
-/// State of a walk over an expression: variables of the enclosing lets, and shared values met so far. Used
-/// for walks over a type (graph/flatten.hpp) and over its objects (run/bind.hpp), which must agree in order.
+/// State of a walk over an expression: the variables of the enclosing lets, and the shared values met so far.
+/// Used for walks over a type (graph/flatten.hpp) and over its objects (run/bind.hpp), which must visit them
+/// in the same order.
 ///
-/// A shared value that reads a variable is known only within the let that binds it.
+/// A shared value that reads a variable is known only within the let that binds the variable.
 template <template <class> class List>
 class expression_scope {
  public:
   struct shared_value {
     const char* node;
     int id;               // of its value in the graph
-    const void* operand;  // or its object
+    const void* operand;  // or the object of its operand
     std::uint64_t
-        reads;  // a bit for each enclosing let whose variable it reads; the last bit for all deeper ones
+        reads;  // a bit for each enclosing let, of at most 64, whose variable it reads
   };
 
   constexpr void bind(const char* variable, int id) {
     variables_.push_back({variable, id});
     ++depth_;
   }
-  /// Ends the scope of the variable bound last, and of shared values that read it.
+  /// Ends the scope of the variable bound last and of the shared values that read it.
   constexpr void unbind() {
     variables_.pop_back();
     if (--depth_ >= most_lets) return;
@@ -202,7 +204,7 @@ class expression_scope {
     return -1;
   }
 
-  /// The shared value of `node`, and marks what it reads as read; null if it has not been met.
+  /// The shared value of `node`, or null if it has not been met. Marks the variables that it reads as read.
   constexpr const shared_value* find(const char* node) {
     for (const shared_value& s : shared_)
       if (same_object(s.node, node)) {
@@ -211,7 +213,8 @@ class expression_scope {
       }
     return nullptr;
   }
-  /// Enclose the walk over a shared operand; `begin` returns what has been read before it, for `end`.
+  /// `begin` and `end` enclose the walk over a shared operand; `begin` returns the variables read before, for
+  /// `end`.
   constexpr std::uint64_t begin() {
     ++sharing_;
     return std::exchange(reads_, 0);
@@ -223,7 +226,7 @@ class expression_scope {
   }
 
  private:
-  static constexpr int most_lets = 64;  // that a shared value can read
+  static constexpr int most_lets = 64;  // limit on the lets around a shared value
   struct entry {
     const char* variable;
     int id;
@@ -242,7 +245,7 @@ concept drawing_op = Op::draws;
 /// What an expression contains, as bits, so that its type is walked once: boundaries (run/boundary.hpp),
 /// shared values, repeated blocks, draws of random numbers.
 inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4, draws_part = 8;
-/// What it is itself, and which bits of its parts count for it.
+/// `own_part`: the bit of the expression itself; `seen_parts`: which bits of its parts count for it.
 template <class E>
 inline constexpr unsigned own_part = is_shared<E> ? shared_part : 0;
 template <class Op, class Attr, int Sizes, class... A>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Boxes: parts of a tensor, given by an offset and an extent in every dim, such as a run of rows or of
-// columns.
+// Boxes: parts of a tensor given by an offset and an extent in every dim, such as a run of rows or columns.
 //
 //   const box rows{{2, {4, 0}}, {2, {2, 8}}};      // rows 4 and 5 of a tensor [10, 8]
 //   for_each_run(rows, whole_box({2, {10, 8}}), [](index_t at, index_t in_whole, index_t count) { ... });
@@ -14,7 +13,8 @@
 
 namespace weft {
 
-/// A box; offset and extents have the same order. Its elements, if stored on their own, are row-major.
+/// A box; offset and extents have the same order. Its elements, if stored on their own, are in row-major
+/// order.
 struct box {
   shape offset, extents;
 
@@ -25,7 +25,7 @@ struct box {
 /// The box of all elements.
 constexpr box whole_box(const shape& s) { return {{s.order, {}}, s}; }
 
-/// Whether all of `b` is inside a tensor of shape `whole`. Offsets and extents may be any numbers.
+/// Whether `b` lies entirely inside a tensor of shape `whole`. Offsets and extents may be any numbers.
 constexpr bool is_within(const box& b, const shape& whole) {
   if (b.offset.order != whole.order || b.extents.order != whole.order) return false;
   for (int d = 0; d < whole.order; ++d)
@@ -35,7 +35,7 @@ constexpr bool is_within(const box& b, const shape& whole) {
   return true;
 }
 
-/// The elements that are in both boxes of one tensor; of size 0 if there are none.
+/// The elements that two boxes of one tensor have in common; a box of size 0 if there are none.
 constexpr box intersection(const box& a, const box& b) {
   box c = a;
   for (int d = 0; d < a.offset.order; ++d) {
@@ -46,7 +46,7 @@ constexpr box intersection(const box& a, const box& b) {
   return c;
 }
 
-/// "[4:6, 0:8]", first index and the index after the last in every dim.
+/// "[4:6, 0:8]": the first index and the index after the last one in every dim.
 [[gnu::cold]] std::string to_string(const box& b);
 
 /// A box and where its elements are: in a row-major tensor of shape `in`, beginning at index `at`.
@@ -54,18 +54,18 @@ struct stored_box {
   box where;
   shape in, at;
 
-  /// Stored on its own.
+  /// A box stored on its own.
   constexpr stored_box(const box& b) : where(b), in(b.extents), at{b.extents.order, {}} {}
   constexpr stored_box(const box& b, const shape& s, const shape& begin) : where(b), in(s), at(begin) {}
 };
 
-/// Calls f(index in a, index in b, count) for the elements that are in both boxes, in ascending order: runs
-/// that are contiguous in what each of them is stored in.
+/// Calls f(index in a, index in b, count) for the elements that are in both boxes, in ascending order, as
+/// runs that are contiguous in both storages.
 template <class F>
 void for_each_run(const stored_box& a, const stored_box& b, F f) {
   const box both = intersection(a.where, b.where);
   if (both.size() == 0) return;
-  int outer = both.offset.order;  // dims from `outer` on form a run
+  int outer = both.offset.order;  // dims from `outer` on form one run
   index_t count = 1;
   for (bool whole = true; whole && outer > 0;) {
     --outer;
@@ -85,12 +85,12 @@ void for_each_run(const stored_box& a, const stored_box& b, F f) {
   }
 }
 
-/// Calls f(box) for boxes that together are a tensor of shape `whole`, in the order of its elements. Each has
-/// at most `most` elements, at least 1, and is contiguous in the tensor.
+/// Calls f(box) for boxes that together make up a tensor of shape `whole`, in the order of its elements. Each
+/// box has at most `most` elements, at least 1, and is contiguous in the tensor.
 template <class F>
 void for_each_slab(const shape& whole, index_t most, F f) {
   if (whole.size() == 0) return;
-  int along = whole.order;  // the dim that is divided; those before have extent 1 in a slab
+  int along = whole.order;  // the dim that is split; the dims before it have extent 1 in a slab
   index_t row = 1;
   while (along > 0 && row * whole[along - 1] <= most) row *= whole[--along];
   if (along == 0) return f(whole_box(whole));
@@ -109,7 +109,7 @@ void for_each_slab(const shape& whole, index_t most, F f) {
   }
 }
 
-/// Why boxes are no tiling: elements that are in none of them, or in two.
+/// Why boxes do not tile a tensor: elements that are in none of them, or in two.
 struct tiling_fault {
   box where;
   bool missing = false;
@@ -118,8 +118,8 @@ struct tiling_fault {
 
 namespace detail {
 
-/// A box whose elements count `sign` times. The sum of several boxes changes at their corners only, and what
-/// changes at a corner is the sum there if it is 0 at all elements before.
+/// A box whose elements each count `sign`. The sum over several boxes changes only at their corners, and if
+/// it is 0 at all elements before a corner, the change there is the sum itself.
 struct signed_box {
   const box* of;
   int sign;
@@ -128,14 +128,14 @@ struct signed_box {
 /// coordinates of dims from `dim` on. The boxes have elements.
 index_t first_sum(const std::vector<signed_box>& boxes, int dim, shape& at);
 
-/// `from`, an element that is in none of the boxes, and as many after it, along the last dim first.
+/// `from`, an element that is in none of the boxes, grown by as many elements after it as possible, along the
+/// last dim first.
 box grown(box from, const std::vector<box>& boxes, const shape& whole);
 
 }  // namespace detail
 
-/// The fault of the first element if `boxes`, which are within `whole`, do not have each element exactly
-/// once. Boxes of size 0 do not count. Takes the time of sorting them, up to twice that for each dim; memory
-/// is linear.
+/// The first fault if `boxes`, which are within `whole`, do not cover each element exactly once. Boxes of
+/// size 0 do not count. Takes up to twice the time of sorting the boxes, per dim, and linear memory.
 std::optional<tiling_fault> find_tiling_fault(const std::vector<box>& boxes, const shape& whole);
 
 }  // namespace weft

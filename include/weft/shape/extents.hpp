@@ -15,7 +15,7 @@
 namespace weft {
 
 namespace detail {
-/// Whether the product of the extents that are numbers fits into 64 bits.
+/// Whether the product of the known extents fits into 63 bits.
 constexpr bool has_countable_size(shape s) {
   for (int i = 0; i < s.order; ++i)
     if (s[i] == 0) return true;
@@ -25,14 +25,14 @@ constexpr bool has_countable_size(shape s) {
   return true;
 }
 
-/// Not a template, so that its text is not instantiated for each extents type.
+/// Not a template, so that its code is not instantiated for each extents type.
 [[noreturn, gnu::cold]] inline void refuse_extent(const shape& fixed, int dim, index_t given) {
   refuse<shape_error>({"weft: extents ", fixed, ": dim ", dim, " cannot be ", given});
 }
 }  // namespace detail
 
-/// The extents of a tensor: static ones are template arguments, dynamic ones are `dyn` there and given at run
-/// time. At most 6 dims; the number of elements must fit into 63 bits, else it does not compile.
+/// The extents of a tensor: static ones are template arguments; dynamic ones are `dyn` there and are given at
+/// run time. At most 6 dims. Does not compile if the number of elements does not fit into 63 bits.
 template <index_t... Extents>
 class extents {
   static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
@@ -50,8 +50,8 @@ class extents {
     requires(dynamic_count == 0)
   = default;
 
-  /// From all extents, or from the dynamic ones alone. Throws shape_error for a negative extent, or one that
-  /// differs from its static value.
+  /// From all extents, or from the dynamic ones only. Throws shape_error for a negative extent and for one
+  /// that differs from its static value.
   template <class... Sizes>
     requires(sizeof...(Sizes) > 0 &&
              (sizeof...(Sizes) == order || sizeof...(Sizes) == dynamic_count))
@@ -66,7 +66,7 @@ class extents {
     }
   }
 
-  /// Compile-time error: another number of extents.
+  /// Compile-time error: a wrong number of extents.
   template <std::convertible_to<index_t>... Sizes>
     requires(sizeof...(Sizes) != order && sizeof...(Sizes) != dynamic_count)
   constexpr explicit extents(Sizes...) {

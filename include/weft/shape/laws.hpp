@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shape laws shared by several ops, written once for types, graph and run time.
+// Shape laws shared by several ops, written once for types, graphs and run time.
 //
 // `Dims` is the arithmetic on extents: static_dims or symbol_table (shape/symbols.hpp).
 //
@@ -18,8 +18,8 @@ struct inferred {
   bool types_fit = true;
 };
 
-/// NumPy's broadcasting: shapes are aligned at the right, an extent of 1 is repeated. A dynamic extent is
-/// not repeated, unless another law has required it to be 1.
+/// NumPy's broadcasting: shapes are aligned at the right, and an extent of 1 is repeated. A dynamic extent is
+/// not repeated unless another law has required it to be 1.
 template <class Dims>
 constexpr inferred broadcast(Dims& dims, const shape& a, const shape& b) {
   inferred result;
@@ -59,10 +59,11 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
 }
 
 /// Reshape to `target`, in which one extent may be `dyn` and is inferred; beside an extent of 0 it would be
-/// undetermined. In types `dyn` can also mean an extent given at run time, of which there can be several.
+/// undetermined. In types, `dyn` can also mean an extent given at run time, and there can be several of
+/// those.
 ///
-/// Equal extents other than 0 at both ends are removed first, so that [B, T, C] to [B, T, heads, dyn] divides
-/// C by the heads and emits no condition on B and T.
+/// Equal extents other than 0 at both ends are removed first, so that reshaping [B, T, C] to [B, T, heads,
+/// dyn] divides C by the number of heads and emits no condition on B and T.
 template <class Dims>
 constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   int left = 0, right = 0;
@@ -91,7 +92,7 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   if (total >= 0 && known > 0 && total % known) return {false, {}};
   if (several) return {true, {dtype::f32, target}};
   if (index_t none = 0;
-      known == 0)  // any extent fits: in types it may be given at run time, else it is undetermined
+      known == 0)  // any extent fits: in types it may be given at run time; elsewhere it is undetermined
     return {Dims::is_static && dims.unify(total, 0, none), {dtype::f32, target}};
   target[open] = dims.divide(total, known);
   return {true, {dtype::f32, target}};

@@ -2,10 +2,10 @@
 // The memory layout of a view: extents, strides, offset, and one function per view op.
 //
 // All decisions about memory follow from this description: whether a reshape needs a copy, whether the inner
-// stride is 1, which dims can be merged, whether a view stays inside its base, whether two views are the same
-// elements. While a program is compiled, extents and strides can be symbols, and "false" means "not known to
-// hold". At run time all are numbers, and the symbol table is empty. The stride of a dim of extent 1 is
-// arbitrary.
+// stride is 1, which dims can be merged, whether a view stays inside its base, whether two views have the
+// same elements. While a program is compiled, extents and strides can be symbols, and "false" means "not
+// known to hold". At run time all of them are numbers, and the symbol table is empty. The stride of a dim of
+// extent 1 is arbitrary.
 //
 //   symbol_table dims;
 //   layout l = contiguous_layout(dims, {2, {3, 4}});
@@ -33,16 +33,16 @@ struct layout {
   index_t offset = 0;  // valid only where all strides are numbers
 };
 
-/// The stride that spans `extent` elements with stride `s`.
+/// The stride obtained by covering `extent` elements of stride `s`.
 [[gnu::cold]] constexpr stride_term times_extent(symbol_table& dims, stride_term s, index_t extent) {
   if (s.times == 0) return s;
   const auto [of, times] = dims.term_of(extent);
-  s.times = wrapping_product(s.times, times);  // overflows only beside an extent of 0
+  s.times = wrapping_product(s.times, times);  // overflows only if another extent is 0
   if (of != 1) s.of = dims.multiply(s.of, of);
   return s.times == 0 ? stride_term{} : s;
 }
 
-/// Whether two neighbouring dims can be iterated as one; `merged` receives its stride.
+/// Whether two neighbouring dims can be iterated as one; if so, `merged` receives its stride.
 constexpr bool merge_strides(symbol_table& dims, index_t outer_extent, stride_term outer,
                              index_t inner_extent, stride_term inner, stride_term& merged) {
   merged = inner_extent == 1 ? outer : inner;
@@ -55,7 +55,7 @@ constexpr bool merge_strides(index_t outer_extent, index_t outer, index_t inner_
   return outer_extent == 1 || inner_extent == 1 || outer == wrapping_product(inner, inner_extent);
 }
 
-/// Whether an extent is known to be 0: then there are no elements, and strides are arbitrary.
+/// Whether an extent is known to be 0, so that there are no elements and strides are arbitrary.
 constexpr bool is_empty(const shape& s) {
   for (int i = 0; i < s.order; ++i)
     if (s[i] == 0) return true;
@@ -98,8 +98,8 @@ struct dim_group {
   int i, i_end, j, j_end;
 };
 
-/// Finds the smallest group that begins at dims i and j, neither of which has extent 1. False if no products
-/// of extents are known to be equal.
+/// Finds the smallest group that begins at dims i and j, neither of which has extent 1. Returns false if no
+/// products of extents are known to be equal.
 [[gnu::cold]] constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to,
                                         dim_group& g) {
   index_t products[2][max_order]{};
@@ -117,7 +117,7 @@ struct dim_group {
   g.i_end = g.i;
   g.j_end = g.j;
   if (!grow(0) || !grow(1)) return false;
-  for (int last = 0;;) {  // the side that grew last: is its product one of the other?
+  for (int last = 0;;) {  // for the side that grew last: is its product one of the other side's?
     const index_t product = products[last][counts[last] - 1];
     for (int k = 0; k < counts[1 - last]; ++k)
       if (products[1 - last][k] == product) {
@@ -148,7 +148,7 @@ struct dim_group {
   return true;
 }
 
-/// Sets the strides of dims of extent 1 to those of contiguous memory, which libraries expect.
+/// Sets the strides of dims of extent 1 as in contiguous memory, which is what libraries expect.
 [[gnu::cold]] constexpr void set_free_strides(symbol_table& dims, layout& l) {
   for (int d = l.extents.order; d-- > 0;) {
     if (l.extents[d] != 1) continue;
@@ -157,8 +157,8 @@ struct dim_group {
   }
 }
 
-/// Strides of a reshape by groups of dims of equal products: dims of `from` in a group must merge, and the
-/// result divides them.
+/// Computes the strides of a reshape, by groups of dims with equal products: the dims of `from` in a group
+/// must merge, and the result divides the merged dim.
 [[gnu::cold]] constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l) {
   const shape& to = l.extents;
   for (dim_group g{};; g.i = g.i_end, g.j = g.j_end) {
@@ -192,8 +192,8 @@ struct dim_group {
   return true;
 }
 
-/// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if strides
-/// cannot express it: a reshape that must copy.
+/// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. Returns false if
+/// strides cannot express the view: a reshape that must copy.
 [[gnu::cold]] constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at,
                                        const shape& extents, layout& l) {
   if (is_empty(extents)) {
@@ -234,8 +234,8 @@ struct dim_group {
   return true;
 }
 
-/// Whether no two dims overlap, so that each index is another element; dims that repeat all elements do not
-/// count. All are numbers.
+/// Whether no two dims overlap, so that different indices refer to different elements; dims of stride 0,
+/// which repeat elements, do not count. All extents and strides are numbers.
 constexpr bool has_distinct_elements(const layout& l) {
   for (int a = 0; a < l.extents.order; ++a)
     for (int b = 0; b < a; ++b) {
@@ -247,12 +247,12 @@ constexpr bool has_distinct_elements(const layout& l) {
   return true;
 }
 
-/// Elements first to last - 1 of the base; all are numbers.
+/// Elements first to last - 1 of the base; all extents and strides are numbers.
 struct element_range {
   index_t first = 0, last = 0;
 };
 
-/// The range of elements of the base that a view reaches.
+/// The range of elements of the base that a view covers.
 [[gnu::cold]] constexpr element_range range_of(const layout& l) {
   if (is_empty(l.extents)) return {};
   element_range r{l.offset, l.offset + 1};

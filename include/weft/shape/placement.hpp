@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Placements: which elements of a value a rank has, where ranks divide layers among themselves (tensor
-// parallelism), and which dim of a parameter may be divided, which is part of the parameter's type.
-//
+// Placements: which elements of a value a rank has when ranks divide layers among themselves (tensor
+// parallelism); and the dim of a parameter that may be divided, which is part of the parameter's type.
 //   placement p = divided_along(1, 3);          // of [C, 3 C]: a part of q, of k and of v
 //   parameter<extents<In, Out>, float, divided::along<1>> weight;     // may be divided by columns
 #pragma once
@@ -12,20 +11,22 @@
 
 namespace weft {
 
-/// What of a value a rank has, as torch's DTensor: Replicate, Shard, Partial("sum"), Partial("max").
+/// Which part of a value a rank has. As torch's DTensor: Replicate, Shard, Partial("sum"), Partial("max").
 enum class placed : std::uint8_t {
   whole,    // all elements
-  divided,  // of one dim a part
+  divided,  // a part of one dim
   sum,      // a summand: the value is the sum over the ranks
   maximum   // the value is the largest over the ranks
 };
 
-/// A placement over the ranks that divide layers. If divided, dim `dim` is `groups` equal groups one after
-/// the other, and each rank has of every group a part of whole units of `unit` indices: the first ranks one
-/// unit more if the number of ranks does not divide. Groups and unit are numbers, or symbols in a graph.
+/// A placement over the ranks that divide layers. If divided, dim `dim` consists of `groups` equal groups,
+/// one after the other, and each rank has a part of every group, in whole units of `unit` indices; if the
+/// number of ranks does not divide the number of units, the first ranks have one unit more. Groups and unit
+/// are numbers, or symbols in a graph.
 ///
-/// If there are more ranks than units, each unit is of several ranks, one after the other, the first units of
-/// one more: they divide it into `pieces` equal pieces, or each of them has all of it if `pieces` is 0.
+/// If there are more ranks than units, several consecutive ranks share each unit, one more of them for the
+/// first units. They split the unit into `pieces` equal pieces, or each of them has the whole unit if
+/// `pieces` is 0.
 struct placement {
   placed kind = placed::whole;
   int dim = 0;
@@ -43,22 +44,23 @@ struct placement {
 constexpr placement divided_along(int dim, index_t groups = 1, index_t unit = 1, index_t pieces = 1) {
   return {placed::divided, dim, groups, unit, pieces};
 }
-/// The same division of another dim, in which a unit has `unit` indices.
+/// The same division, applied to another dim, in which a unit has `unit` indices.
 constexpr placement divided_like(const placement& p, int dim, index_t unit) {
   return divided_along(dim, p.groups, unit, p.pieces);
 }
 
 /// Which dims of a value count positions of which each rank has some (context parallelism), as bits: several
-/// if positions are divided among dims, or it is not known which of them counts positions; or one of these.
+/// bits if positions are spread over several dims, or if it is not known which dim counts them. Or one of the
+/// special values below.
 using positions_dims = std::uint16_t;
 inline constexpr positions_dims no_positions = 0;
-inline constexpr positions_dims merged_positions = 1 << max_order;  // added if a dim counts others, too
+inline constexpr positions_dims merged_positions = 1 << max_order;  // added if a dim also counts others
 inline constexpr positions_dims sum_of_positions = 2 << max_order;  // made of sums over this rank's positions
-inline constexpr positions_dims own_rows = 4 << max_order;  // added to numbers of rows that this rank has
-inline constexpr positions_dims counted_from_zero = 8 << max_order;  // of 0, 1, ..., n - 1 on every rank
+inline constexpr positions_dims own_rows = 4 << max_order;  // added to row numbers within this rank's rows
+inline constexpr positions_dims counted_from_zero = 8 << max_order;  // values 0, 1, ..., n - 1 on every rank
 constexpr positions_dims positions_along(int dim) { return static_cast<positions_dims>(1 << dim); }
 
-/// The number of `units` that `rank` has, and the first of them.
+/// The number of the `units` that `rank` has, and the first of them.
 constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank) {
   return units / ranks + (rank < units % ranks);
 }
@@ -66,14 +68,14 @@ constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank) {
   const index_t more = units % ranks;
   return units / ranks * rank + (rank < more ? rank : more);
 }
-/// The first of `units` that `rank` has or shares.
+/// The first of the `units` that `rank` has or shares.
 constexpr index_t unit_of_rank(index_t units, index_t ranks, index_t rank) {
   if (units == 0 || units >= ranks) return first_of_part(units, ranks, rank);
   const index_t more = ranks % units, each = ranks / units, of_larger = more * (each + 1);
   return rank < of_larger ? rank / (each + 1) : more + (rank - of_larger) / each;
 }
-/// The number of pieces of `units` of `pieces` each that `rank` has, and the first of them; of units if
-/// `pieces` is 0. See `placement`.
+/// The number of pieces that `rank` has, and the first of them, where each of the `units` has `pieces`;
+/// counted in units if `pieces` is 0. See `placement`.
 constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank, index_t pieces) {
   const bool apart = units == 0 || units >= ranks;
   if (pieces == 0) return apart ? count_of_part(units, ranks, rank) : 1;
@@ -89,7 +91,7 @@ constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank, inde
   return u * pieces + first_of_part(pieces, count_of_part(ranks, units, u), rank - first);
 }
 
-/// The indices of one group of `group` indices that `rank` has. The unit of `p` must divide `group`.
+/// The indices that `rank` has within one group of `group` indices. The unit of `p` must divide `group`.
 struct indices_of_part {
   index_t first = 0, count = 0;
 };
@@ -99,7 +101,7 @@ constexpr indices_of_part indices_in_group(const placement& p, index_t group, in
           count_of_part(units, ranks, rank, p.pieces) * piece};
 }
 
-/// The attributes of leaf `number` of a graph, which may be divided as `p`, and what they say of it.
+/// The attributes of leaf `number` of a graph, which may be divided as `p`, and the functions that read them.
 constexpr attributes leaf_attributes(index_t number, const placement& p) {
   if (!p.is_divided()) return {{number}, 1};
   return {{number, p.dim, p.groups, p.unit, p.pieces}, 5};
@@ -108,12 +110,12 @@ constexpr placement placement_of_leaf(const attributes& at) {
   return at.count > 1 ? divided_along(static_cast<int>(at[1]), at[2], at[3], at[4]) : placement{};
 }
 
-/// Where the elements of a part are in the whole, a row-major tensor: rows of `count` elements, `stride`
-/// apart, beginning at element `first`.
+/// Where the elements of a part lie in the whole row-major tensor: rows of `count` elements, `stride` apart,
+/// beginning at element `first`.
 struct part_layout {
   index_t rows = 0, stride = 0, first = 0, count = 0;
 };
-/// The layout of the part of `rank`. The groups and units of `p` must divide the dim.
+/// The layout of the part that `rank` has. The groups and units of `p` must divide the dim.
 constexpr part_layout layout_of_part(const shape& whole, const placement& p, index_t ranks, index_t rank) {
   index_t rows = p.groups, inner = 1;
   for (int d = 0; d < p.dim; ++d) rows *= whole[d];
@@ -124,7 +126,7 @@ constexpr part_layout layout_of_part(const shape& whole, const placement& p, ind
 }
 
 /// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "dim 1 in units of 64, shared",
-/// "dim 1 in units of 256 in 4 pieces", "sum". What is known only at run time is "?".
+/// "dim 1 in units of 256 in 4 pieces", "sum". A number known only at run time prints as "?".
 [[gnu::cold]] inline std::string to_string(const placement& p) {
   const auto number = [](index_t n) { return n < 0 ? std::string("?") : std::to_string(n); };
   if (!p.is_divided()) return p.kind == placed::whole ? "whole" : p.kind == placed::sum ? "sum" : "maximum";
@@ -135,7 +137,7 @@ constexpr part_layout layout_of_part(const shape& whole, const placement& p, ind
                           : " in " + number(p.pieces) + " pieces");
 }
 
-/// How parameters may be divided among ranks. A fact of the model: it has no effect unless the policy divides
+/// How ranks may divide parameters. A property of the model: it has no effect unless the policy divides
 /// layers.
 namespace divided {
 
@@ -147,10 +149,11 @@ struct nowhere {
   using bias = nowhere;
 };
 
-/// In the place of a number of pieces: ranks that are more than units have whole units, several the same.
+/// For `Pieces`: if there are more ranks than units, each rank has one whole unit, and several have the same.
 inline constexpr index_t shared = 0;
 
-/// Dim `Dim` of the parameter, in `Groups` groups and units of `Unit`, each of `Pieces`: see `placement`.
+/// Dim `Dim` of the parameter, in `Groups` groups and in units of `Unit` indices with `Pieces` pieces each:
+/// see `placement`.
 template <int Dim, index_t Groups = 1, index_t Unit = 1, index_t Pieces = 1>
 struct along {
   static_assert(Dim >= 0 && Groups >= 1 && Unit >= 1 && Pieces >= 0,
@@ -159,13 +162,13 @@ struct along {
   static constexpr placement value = divided_along(Dim, Groups, Unit, Pieces);
 };
 
-/// Of a linear layer the outputs, so that each rank computes a part of every row of the result; the layer
-/// that reads it is divided by `rows`. Groups: 3 if the outputs are queries, keys and values. Unit: what must
-/// not be divided, such as the features of a head. Megatron's column-parallel linear.
+/// Divides the outputs of a linear layer, so that each rank computes a part of every row of the result; the
+/// layer that reads it is divided by `rows`. Groups: 3 if the outputs are queries, keys and values. Unit:
+/// what must not be split, such as the features of a head. Megatron's column-parallel linear.
 ///
 /// If g heads of queries with F features each read one head of keys and values: `columns<1, g * F, g>` for
-/// queries, `columns<1, F, shared>` for keys and for values. Ranks that are more than these heads then have
-/// one of them each.
+/// queries, and `columns<1, F, shared>` for keys and for values. If there are more ranks than these heads,
+/// each rank has one of them.
 template <index_t Groups = 1, index_t Unit = 1, index_t Pieces = 1>
 struct columns {
   template <int Outputs, int Inputs>
@@ -173,8 +176,8 @@ struct columns {
   using bias = along<0, Groups, Unit, Pieces>;
 };
 
-/// Of a linear layer the inputs: the operand is divided in its last dim, the result is a sum over ranks.
-/// `rows<g * F, g>` follows attention with grouped queries. Megatron's row-parallel linear.
+/// Divides the inputs of a linear layer: the operand is divided in its last dim, and the result is a sum over
+/// ranks. `rows<g * F, g>` follows attention with grouped queries. Megatron's row-parallel linear.
 template <index_t Unit = 1, index_t Pieces = 1>
 struct rows {
   static_assert(Pieces != shared, "weft: divided: each rank has inputs of its own");
@@ -183,8 +186,8 @@ struct rows {
   using bias = nowhere;
 };
 
-/// The rows of a table, which are looked up on the rank that has them, or multiplied to logits of which every
-/// rank has some classes. Megatron's vocabulary-parallel embedding and head.
+/// Divides the rows of a table. A row is looked up on the rank that has it; in a product that gives logits,
+/// every rank has some of the classes. Megatron's vocabulary-parallel embedding and head.
 using vocabulary = along<0>;
 
 }  // namespace divided

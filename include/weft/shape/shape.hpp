@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Shapes as plain values: the number of dims and their extents.
 //
-// One struct is used at three stages. In the type system an extent is a number or `dyn`; in the graph a
-// number or a symbol (a negative number, see shape/symbols.hpp); at run time a number.
+// One struct is used at three stages. In the type system an extent is a number or `dyn`; in the graph, a
+// number or a symbol (a negative number, see shape/symbols.hpp); at run time, a number.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_size(const shape& s);
 [[noreturn, gnu::cold]] void refuse_order(int order, std::size_t extents);
 
-/// a * b into `product`; false if it overflows.
+/// a * b into `product`; returns false if it overflows.
 constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
   return !__builtin_mul_overflow(a, b, &product);
 }
@@ -38,8 +38,8 @@ struct shape {
   index_t extent[max_order]{};
 
   constexpr shape() = default;
-  /// Extents that are not given are 0. Throws shape_error if there are more than `dims` of them, or than
-  /// max_order. A constructor, lest shape{32, 784} or tensor({32, 784}) be 32 dims.
+  /// Extents that are not given are 0. Throws shape_error if more than `dims` extents or more than max_order
+  /// dims are given. A constructor, so that shape{32, 784} or tensor({32, 784}) does not mean 32 dims.
   constexpr shape(int dims, std::initializer_list<index_t> given) : order(dims) {
     if (dims > max_order || static_cast<int>(given.size()) > dims) detail::refuse_order(dims, given.size());
     int i = 0;
@@ -52,7 +52,7 @@ struct shape {
   constexpr index_t last() const { return order ? extent[order - 1] : 1; }
   constexpr void append(index_t e) { extent[order++] = e; }
 
-  /// Extent of `dim` counted from the right, 1 beyond the left end, as broadcasting aligns shapes.
+  /// The extent of `dim` counted from the right; 1 beyond the left end, as broadcasting aligns shapes.
   constexpr index_t from_right(int dim) const { return dim < order ? extent[order - 1 - dim] : 1; }
 
   /// Number of elements; all extents must be numbers. Throws shape_error if it is 2^63 or more.
@@ -90,7 +90,7 @@ namespace detail {
 
 namespace detail {
 [[noreturn, gnu::cold]] void refuse_position(const shape& s, int dim, index_t i);
-/// Index `i` along dim `dim`, counted from the left; negative indices count from the right.
+/// Index `i` along dim `dim` as counted from the left; negative indices count from the right.
 constexpr index_t checked_position(const shape& s, int dim, index_t i) {
   if (i < -s[dim] || i >= s[dim]) refuse_position(s, dim, i);
   return i < 0 ? i + s[dim] : i;
@@ -108,7 +108,7 @@ constexpr bool can_be_equal(const shape& a, const shape& b) {
     if (a[i] >= 0 && b[i] >= 0 && a[i] != b[i]) return false;
   return true;
 }
-/// Whether every tensor of the static shape `from` is one of the static shape `to`.
+/// Whether every tensor of the static shape `from` is also of the static shape `to`.
 constexpr bool includes(const shape& to, const shape& from) {
   if (to.order != from.order) return false;
   for (int i = 0; i < to.order; ++i)
@@ -120,8 +120,8 @@ constexpr bool includes(const shape& to, const shape& from) {
 /// Number of bytes of elements of type `t`. Throws shape_error if it does not fit into 63 bits.
 std::size_t bytes_of(const shape& s, dtype t);
 
-/// `dim` counted from the left: a negative one counts from the right, as in PyTorch. `order` if it is out of
-/// range.
+/// `dim` as counted from the left; a negative one counts from the right, as in PyTorch. Returns `order` if it
+/// is out of range.
 constexpr int normalized_dim(index_t dim, int order) {
   const index_t d = dim < 0 ? dim + order : dim;
   return d < 0 || d >= order ? order : static_cast<int>(d);

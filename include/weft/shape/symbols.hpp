@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Arithmetic on extents that may be unknown at compile time.
 //
-// Shape laws are written once against this interface and evaluated twice: by `static_dims` in the type
-// system, where everything unknown is `dyn`, and by `symbol_table` in the graph, where an unknown extent is a
-// symbol with a formula, so that [B, T, C] reshaped to [B*T, C] is known to have the same size, and unifying
-// B with B' emits one check for run time.
+// Shape laws are written once against this interface and evaluated twice: in the type system by
+// `static_dims`, where everything unknown is `dyn`, and in the graph by `symbol_table`, where an unknown
+// extent is a symbol with a formula. There, [B, T, C] reshaped to [B*T, C] is known to have the same size,
+// and unifying B with B' emits one check at run time.
 #pragma once
 
 #include <weft/base/sequence.hpp>
@@ -20,7 +20,7 @@ constexpr index_t wrapping_product(index_t a, index_t b) {
 /// Conditions on extents that are checked at run time.
 enum class check_kind : std::uint8_t {
   equal,               // a == b
-  equal_in_broadcast,  // a == b, where an extent that is 1 in the type would be repeated
+  equal_in_broadcast,  // a == b, where an extent of 1 in the type would be repeated
   at_most,             // a <= b
   has_elements         // a != 0
 };
@@ -35,12 +35,12 @@ struct static_dims {
   }
   /// Whether a dim of extent `a` can have elements: false only if it is known to be 0.
   constexpr bool require_elements(index_t a) { return a != 0; }
-  /// Whether `a` can be at most `b`: false only if both are known and it is not.
+  /// Whether `a` can be at most `b`: false only if both are known and a > b.
   constexpr bool require_at_most(index_t a, index_t b) { return a < 0 || b < 0 || a <= b; }
   constexpr index_t add(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a + b; }
   constexpr index_t subtract(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a - b; }
   constexpr index_t multiply(index_t a, index_t b) {
-    index_t product = dyn;  // where it overflows, extents<...> says so
+    index_t product = dyn;  // if it overflows, extents<...> reports it
     return a >= 0 && b >= 0 && detail::multiply_checked(a, b, product) ? product : dyn;
   }
   constexpr index_t divide(index_t a, index_t b) { return a < 0 || b <= 0 ? dyn : a / b; }
@@ -56,19 +56,19 @@ enum class symbol_kind : std::uint8_t {
   add,
   subtract,
   multiply,
-  divide,  // exact; a remainder is an error when the value is known
+  divide,  // exact; a remainder is an error once the value is known
   divide_up,
-  part,           // of `a` units with `b` pieces those of this rank (count_of_part of shape/placement.hpp)
-  part_first,     // the first of them
-  all_positions,  // of all ranks that divide positions, of which this one has `a`
-  context_part    // of `a` units those of this rank among them
+  part,           // of `a` units of `b` pieces each, those of this rank (count_of_part, shape/placement.hpp)
+  part_first,     // the first of these
+  all_positions,  // the positions of all ranks that divide them; this rank has `a`
+  context_part    // of `a` units, those of this rank among the ranks that divide positions
 };
 
-/// An unknown extent: a formula over leaves, given sizes and other extents.
+/// An unknown extent: a formula over extents of leaves, given sizes and other extents.
 struct symbol {
   symbol_kind kind{};
-  index_t a = 0, b = 0;  // leaf and dim; number of the given size; or one or two extents
-  int law = -1;          // of a quotient: the applied op, for messages
+  index_t a = 0, b = 0;  // leaf and dim; or the number of the given size; or one or two extents
+  int law = -1;          // for a quotient: the op that it comes from, for messages
 };
 
 /// A condition that extents must satisfy at run time.
@@ -83,7 +83,7 @@ struct applied_law {
   static constexpr int shapes = 3;
   const char* op = nullptr;
   int operands = 0;
-  shape operand[shapes]{};  // the first ones
+  shape operand[shapes]{};  // of the first operands
 };
 
 /// Extents in the graph: numbers and symbols. Symbol number s is represented by the extent -2 - s.
@@ -93,7 +93,7 @@ class symbol_table {
   sequence<symbol> symbols;
   sequence<extent_check> checks;
   sequence<applied_law> laws;  // those that emitted checks
-  sequence<index_t> same_as;  // by symbol: the extent it was unified with, or itself
+  sequence<index_t> same_as;  // for each symbol: the extent it was unified with, or itself
   int unified = 0;            // symbols in existing nodes that have been unified with another extent
 
   /// Checks and quotients emitted until `end_law` are attributed to `op` on these operands.
@@ -116,8 +116,8 @@ class symbol_table {
     return intern({symbol_kind::leaf_extent, leaf, dim});
   }
   constexpr index_t given(int number) { return intern({symbol_kind::given, number, 0}); }
-  /// How many of `units` this rank has where ranks divide layers, and the first of them, counted in pieces as
-  /// by count_of_part. `pieces` is a number.
+  /// How many of the `units` this rank has where ranks divide layers, and the first of them, counted in
+  /// pieces as by count_of_part. `pieces` is a number.
   constexpr index_t part(index_t units, index_t pieces) {
     return intern({symbol_kind::part, canonical(units), pieces});
   }
@@ -125,8 +125,8 @@ class symbol_table {
     return intern({symbol_kind::part_first, canonical(units), pieces});
   }
 
-  /// Where ranks divide positions: those of all ranks, of which this one has `own`; and how many of `units`
-  /// this rank has if they exchange positions for these.
+  /// Where ranks divide positions: the positions of all ranks if this one has `own`; and how many of the
+  /// `units` this rank has if ranks exchange positions for units.
   constexpr index_t all_positions(index_t own) {
     return intern({symbol_kind::all_positions, canonical(own), 0});
   }
@@ -144,14 +144,15 @@ class symbol_table {
     return s;
   }
 
-  /// The attributes `at` with those that are extents, by the bits of `extents`, made canonical.
+  /// The attributes `at`, with canonical extents in place of those attributes that the bits of `extents` mark
+  /// as extents.
   constexpr attributes canonical(attributes at, unsigned extents) const {
     for (int i = 0; i < at.count; ++i)
       if (extents >> i & 1) at[i] = canonical(at[i]);
     return at;
   }
 
-  /// The formula of symbol `e`; its operands are canonical.
+  /// The formula of symbol `e`, with canonical operands.
   constexpr symbol formula(index_t e) const {
     symbol s = symbols[number_of(e)];
     s.a = canonical(s.a);
@@ -263,8 +264,8 @@ class symbol_table {
     return law_;
   }
 
-  /// Makes `a` and `b` one extent from here on; false if they cannot be equal. What follows from that needs
-  /// no further check.
+  /// Makes `a` and `b` one extent from here on; false if they cannot be equal. What follows from their
+  /// equality needs no further check.
   [[gnu::cold]] constexpr bool identify(index_t a, index_t b) {
     a = canonical(a);
     b = canonical(b);
@@ -283,8 +284,8 @@ class symbol_table {
     return true;
   }
 
-  /// A formula of numbers has a value; and if x n = m, x / n = m, x + n = m or x - n = m with numbers n and
-  /// m, x is a number, too. False if that contradicts what is known.
+  /// Draws conclusions from symbol `e`: a formula of numbers has a value, and if x n = m, x / n = m, x + n =
+  /// m or x - n = m with numbers n and m, x is a number too. False if that contradicts what is known.
   [[gnu::cold]] constexpr bool follow(index_t e) {
     const symbol s = formula(e);
     const index_t value = canonical(e);
@@ -303,7 +304,7 @@ class symbol_table {
     if (!quotient || s.b == 0 || (s.kind == symbol_kind::divide && s.a % s.b)) return true;
     return identify(value, s.a / s.b + (s.a % s.b > 0));
   }
-  /// Where `x` and `n` give `m`.
+  /// Solves the formula of `x` and `n` with value `m` for x.
   [[gnu::cold]] constexpr bool solve(symbol_kind kind, index_t x, index_t n, index_t m) {
     index_t product = 0;
     if (kind == symbol_kind::multiply && n > 0) return m % n == 0 && identify(x, m / n);
@@ -323,7 +324,7 @@ class symbol_table {
   [[gnu::cold]] constexpr index_t intern(symbol s) {
     const index_t a = canonical(s.a), b = canonical(s.b);
     const bool commutes = s.kind == symbol_kind::add || s.kind == symbol_kind::multiply;
-    for (int i = 0; i < symbols.size(); ++i) {  // operands may have been unified since
+    for (int i = 0; i < symbols.size(); ++i) {  // operands may have been unified in the meantime
       const symbol t = formula(-2 - i);
       if (t.kind == s.kind && ((t.a == a && t.b == b) || (commutes && t.a == b && t.b == a)))
         return canonical(-2 - i);
@@ -333,7 +334,7 @@ class symbol_table {
     return -1 - symbols.size();
   }
 
-  const char* reading_ = nullptr;  // the op whose law is being read, and its operands
+  const char* reading_ = nullptr;  // the op whose law is being read; operands_ are its operands
   const tensor_spec* operands_ = nullptr;
   int count_ = 0, law_ = -1;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Creation of tensors: from values, constant, counted, random.
+// Creating tensors: from given values, constant, counting or random.
 //
-// Random numbers are functions of a seed and the index of the element, the same on every device. Normal
-// numbers are computed from uniform ones by the Box-Muller transform.
+// A random number is a function of the seed and of the element's index, and is the same on every device.
+// Normal numbers are computed from uniform ones by the Box-Muller transform.
 //
 //   auto x = randn<float>(extents<dyn, 784>{32, 784}, {.seed = 7});
 #pragma once
@@ -16,18 +16,18 @@
 
 namespace weft {
 
-/// A tensor with uninitialised elements. Throws out_of_memory_error, as all functions that create tensors, if
-/// the device has no more memory.
+/// A tensor with uninitialised elements. Like all functions that create tensors, throws out_of_memory_error
+/// if the device has no memory left.
 template <element T, class Extents>
 tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
   return tensor<T, Extents>(static_cast<shape>(e), where);
 }
 
 namespace detail {
-/// A tensor whose elements are written by fill(how, elements, count), on the host.
+/// A tensor whose elements are written on the host by fill(how, elements, count).
 std::shared_ptr<tensor_state> filled(dtype type, const shape& s, const device& where,
                                      void (*fill)(const void*, void*, index_t), const void* how);
-/// A tensor whose elements are written by fill(elements, count), on the host.
+/// A tensor whose elements are written on the host by fill(elements, count).
 template <element T, class Fill>
 std::shared_ptr<tensor_state> filled(const shape& s, const device& where, const Fill& fill) {
   return filled(
@@ -45,14 +45,14 @@ std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where
 }
 }  // namespace detail
 
-/// A tensor of the elements f(0), f(1), ... in row-major order, computed on the host.
+/// A tensor with the elements f(0), f(1), ... in row-major order, computed on the host.
 template <element T, class Extents, class F>
 tensor<T, Extents> generate(Extents e, F f, const device& where = default_device()) {
   return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), std::move(f), where));
 }
 
 namespace detail {
-// Named types, so that a sequence is compiled once and not for every extents type.
+// Named types, so that a sequence is compiled once rather than for every extents type.
 template <class T>
 struct constant_sequence {
   T value;
@@ -77,14 +77,14 @@ tensor<T, Extents> ones(Extents e, const device& where = default_device()) {
   return full<T>(e, T(1), where);
 }
 
-/// A tensor with the elements `values` in row-major order. Throws shape_error if their number is not that of
-/// `e`.
+/// A tensor with the elements `values` in row-major order. Throws shape_error if `e` has a different number
+/// of elements.
 template <element T, class Extents>
 tensor<T, Extents> from(Extents e, const std::vector<T>& values,
                         const device& where = default_device()) {
   tensor<T, Extents> t(static_cast<shape>(e), where);
   detail::require_elements(*t.state(), "from", static_cast<index_t>(values.size()));
-  if constexpr (std::is_same_v<T, bool>) {  // of which a vector has bits
+  if constexpr (std::is_same_v<T, bool>) {  // std::vector<bool> stores bits
     const auto elements = std::make_unique<bool[]>(values.size());
     std::copy(values.begin(), values.end(), elements.get());
     t.copy_from(elements.get());
@@ -95,15 +95,15 @@ tensor<T, Extents> from(Extents e, const std::vector<T>& values,
 }
 
 namespace detail {
-/// The compile-time error for another number of elements than that of the extents.
+/// The compile-time error for a number of elements that differs from that of the extents.
 template <bool Holds, class Extents, std::size_t Given>
 struct element_count_law {
   static_assert(Holds, "weft: from: give as many elements as the extents have, in row-major order");
 };
 }  // namespace detail
 
-/// The same for elements in braces, or an array: from(extents<2, 2>{}, {1.0f, 2.0f, 3.0f, 4.0f}). Static
-/// extents of another number of elements do not compile.
+/// The same for elements in braces or an array: from(extents<2, 2>{}, {1.0f, 2.0f, 3.0f, 4.0f}). Static
+/// extents with a different number of elements do not compile.
 template <element T, class Extents, std::size_t N>
 tensor<T, Extents> from(Extents e, const T (&values)[N], const device& where = default_device()) {
   constexpr bool fits = Extents::dynamic_count != 0 || Extents::static_shape.size() == index_t{N};
@@ -114,7 +114,8 @@ tensor<T, Extents> from(Extents e, const T (&values)[N], const device& where = d
   return t;
 }
 
-/// The tensor 0, 1, ..., n - 1 of shape [n]. Throws value_error if n - 1 is not a value of an integer type.
+/// The tensor 0, 1, ..., n - 1 of shape [n]. Throws value_error if T is an integer type that cannot hold n -
+/// 1.
 template <element T>
 tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()) {
   if (std::is_integral_v<T> && n > 0 && static_cast<index_t>(static_cast<T>(n - 1)) != n - 1)
@@ -124,8 +125,8 @@ tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()
   return t;
 }
 
-/// The key of random tensors: equal keys give equal elements, different streams of a seed independent ones.
-/// Uniform and normal numbers of one key are independent.
+/// The key of random tensors. Equal keys give equal elements; different streams of one seed are independent,
+/// and so are uniform and normal numbers of one key.
 struct random_key {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
@@ -149,8 +150,8 @@ struct normal_numbers {
 };
 }  // namespace detail
 
-/// Uniform random numbers: multiples of 2^-24 in [0, 1), rounded to T, so that 1 can occur in bf16 and f16. A
-/// function of `r` and the element's index, the same for every shape and device.
+/// Uniform random numbers: multiples of 2^-24 in [0, 1), rounded to T, so that 1 can occur in bf16 and f16.
+/// Each is a function of `r` and the element's index, the same for every shape and device.
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
   static_assert(is_floating(dtype_of<T>),
@@ -159,15 +160,15 @@ tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = defa
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::uniform_numbers<T>{r}));
 }
 
-/// Standard normal random numbers by the Box-Muller transform (1958), computed in f32. A function of `r` and
-/// the element's index.
+/// Standard normal random numbers by the Box-Muller transform (1958), computed in f32. Each is a function of
+/// `r` and the element's index.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
   static_assert(is_floating(dtype_of<T>), "weft: randn: the elements are of a floating type");
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::normal_numbers<T>{r}));
 }
 
-/// Tensors of the type, extents and device of `x`.
+/// Tensors with the element type, extents and device of `x`.
 template <element T, class Extents, bool Tracked>
 tensor<T, Extents> full_like(const tensor<T, Extents, Tracked>& x, T value) {
   return tensor<T, Extents>(
@@ -181,7 +182,7 @@ template <element T, class Extents, bool Tracked>
 tensor<T, Extents> ones_like(const tensor<T, Extents, Tracked>& x) {
   return full_like(x, T(1));
 }
-/// Normal random numbers of `r` in the shape of `x`, as `randn`.
+/// Normal random numbers with key `r` in the shape of `x`, as `randn`.
 template <element T, class Extents, bool Tracked>
 tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r = {}) {
   static_assert(is_floating(dtype_of<T>), "weft: randn_like: the elements are of a floating type");
@@ -190,7 +191,7 @@ tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r
   }));
 }
 
-/// Compile-time errors: an element type that no tensor has.
+/// Compile-time errors: an element type that tensors do not support.
 template <class T, class E, class... Rest>
   requires(!element<T> && detail::is_extents<E>)
 void zeros(E, Rest...) {
@@ -205,7 +206,7 @@ void ones(E, Rest...) {
                 "weft: ones: elements are float, double, weft::bfloat16, "
                 "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
 }
-/// Compile-time errors: the elements of arange.
+/// Compile-time errors: the element type of arange.
 template <int = 0, class... N>
   requires(sizeof...(N) > 0)
 void arange(N...) {
@@ -268,7 +269,7 @@ void randn(detail::numbers_at_run_time, random_key, const device& = default_devi
       detail::unsupported<T>,
       "weft: randn: extents are a type: randn<float>(extents<2, 3>{}), randn<float>(extents<dyn, 3>{n})");
 }
-/// Compile-time errors: the element type is named.
+/// Compile-time errors: the element type must be named.
 template <class E, class... Rest>
 requires detail::is_extents<E>
 void zeros(E, Rest...) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A number that a device computes: whoever reads it waits for the device, and nobody else.
+// A number that a device computes: only reading it waits for the device.
 //
 //   const auto norm = run.step({.clip = 1.0});     // queued
 //   if (log) std::printf("%f\n", double(norm));    // waits
@@ -12,14 +12,14 @@
 
 namespace weft {
 
-/// A double, or the element of a tensor that is read when the number is first used.
+/// A double, or the element of a tensor, which is read when the number is first used.
 class pending_number {
  public:
   pending_number(double value = 0) : value_(value) {}
-  /// `of`: one element of type f64, to which nothing else is written any more.
+  /// `of`: a tensor with one element of type f64, which nothing writes to any more.
   explicit pending_number(std::shared_ptr<tensor_state> of) : of_(std::move(of)) {}
 
-  /// Waits for the device, the first time.
+  /// Waits for the device at the first call.
   double value() const;
   operator double() const { return value(); }
   /// The tensor that has not been read yet; null if the number is known.
@@ -30,7 +30,7 @@ class pending_number {
   mutable std::shared_ptr<tensor_state> of_;
 };
 
-/// The elements of these tensors on one device, each of one floating element; waits once.
+/// The values of these floating-point tensors of one element each, all on one device; waits once.
 recycled_vector<double> numbers_in(std::span<const std::shared_ptr<tensor_state>> all);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Printing of tensors: type, shape, values; the middle of long dims is elided.
+// Printing of tensors: dtype, shape and elements; the middle of a long dim is elided.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ template <class T>
     else if constexpr (!is_floating(dtype_of<T>)) out << x;
     else {
       const auto number = static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(x);
-      if (number != number) out << "nan";  // of either sign
+      if (number != number) out << "nan";  // whatever its sign
       else out << number;
     }
     return;
@@ -52,9 +52,9 @@ template <class T>
 }
 }  // namespace detail
 
-/// Prints dtype, shape and elements; of a dim with more than 7 entries the first and last 3; "undefined" for
-/// a handle of no tensor, as grad() before a backward pass. Copies the elements to the host and waits for the
-/// device.
+/// Prints dtype, shape and elements: of a dim with more than 7 entries, the first and last 3. A handle that
+/// refers to no tensor, such as grad() before a backward pass, prints as "undefined". Copies the elements to
+/// the host and waits for the device.
 template <class T, class Extents, bool Tracked>
 std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t) {
   return t.defined() ? detail::print<T>(out, *t.state()) : out << "undefined";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Tensors: leaves of expressions that own memory.
 //
-// A tensor is a handle; copies refer to the same elements. Its type contains the element type and extents,
-// but not the device. A `variable` is a tensor for which tapes compute gradients; a `parameter` is a variable
-// that belongs to a model.
+// A tensor is a handle, and copies of it refer to the same elements. Its type contains the element type and
+// extents but not the device. A `variable` is a tensor for which tapes compute gradients; a `parameter` is a
+// variable that belongs to a model.
 //
 //   auto x = randn<float>(extents<dyn, 784>{32, 784});
 //   float first = x.to_vector()[0];
@@ -58,9 +58,9 @@ class tensor : public expression_base {
   explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
     checked(detail::typed_state(dtype_of<T>, static_shape, state_)->whole());
   }
-  /// A handle of the same elements with other static extents, or with gradients enabled or disabled. Implicit
+  /// A handle to the same elements with other static extents, or with gradients enabled or disabled. Implicit
   /// if it only forgets extents, as from extents<2, 3> to extents<dyn, 3>. Throws shape_error if the extents
-  /// are others than `Extents`.
+  /// do not match `Extents`.
   template <class E, bool G>
   explicit(G != Tracked || !detail::includes(Extents::static_shape, E::static_shape))
       tensor(const tensor<T, E, G>& other)
@@ -84,15 +84,15 @@ class tensor : public expression_base {
                   "gradient would be lost: begin with auto h = steps.eval(h0)");
   }
 
-  /// False of a handle that refers to no tensor: every other member throws value_error then.
+  /// False for a handle that refers to no tensor; every other member then throws value_error.
   bool defined() const { return state_ != nullptr; }
-  /// What handles of the same elements share.
+  /// The state that all handles of the same elements share.
   const std::shared_ptr<tensor_state>& state() const {
     if (!state_) detail::refuse_undefined(dtype_of<T>, static_shape);
     return state_;
   }
   const shape& extents() const { return state()->whole(); }
-  /// The extent of a dim; -1 is the last one. Throws value_error for a dim that there is not.
+  /// The extent of a dim; -1 is the last one. Throws value_error for a dim that does not exist.
   index_t extent(int dim) const { return extents()[detail::checked_dim(extents(), dim)]; }
   /// The number of elements.
   index_t size() const { return extents().size(); }
@@ -103,7 +103,7 @@ class tensor : public expression_base {
     static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
     return select<0>(*this, i);
   }
-  /// Compile-time error: indices or a mask.
+  /// Compile-time error: indexing by a tensor of indices or a mask.
   template <expression I>
   void operator[](I) const {
     static_assert(
@@ -121,26 +121,27 @@ class tensor : public expression_base {
     return data()[detail::checked_position(extents(), at)];
   }
 
-  /// Copies the elements to the host, in row-major order. Waits for the device. Throws value_error if what
-  /// computes them found an invalid operand, as an index out of range, on a device that did not wait.
+  /// Copies the elements to the host, in row-major order. Waits for the device. Throws value_error if the
+  /// kernels that computed them found an invalid operand, such as an index out of range, on a device that
+  /// runs asynchronously.
   std::vector<T> to_vector() const {
     static_assert(!std::is_same_v<T, bool>, "weft: to_vector of bool: use copy_to");
     std::vector<T> host(static_cast<std::size_t>(size()));
     copy_to(host.data());
     return host;
   }
-  /// The same to `host`, which has room for size() elements.
+  /// Copies them to `host`, which has room for size() elements.
   void copy_to(T* host) const {
     detail::download_to(*state(), host);
   }
-  /// Sets all size() elements, in row-major order. Evaluating an expression of this tensor written before
-  /// throws value_error.
+  /// Sets all size() elements, in row-major order. An expression that was written before and reads this
+  /// tensor throws value_error when it is evaluated.
   void copy_from(const T* host) {
     detail::require_memory(*state());
     state()->where->upload(state()->memory.data(), host, state()->bytes());
     ++state()->version();
   }
-  /// The same. Throws shape_error for another number of elements.
+  /// The same. Throws shape_error for a different number of elements.
   void copy_from(const std::vector<T>& host) {
     detail::require_elements(*state(), "copy_from", static_cast<index_t>(host.size()));
     copy_from(host.data());
@@ -154,9 +155,9 @@ class tensor : public expression_base {
     return value;
   }
 
-  /// A copy of the elements on another device, or this tensor if it is on that device already. That of a
-  /// variable or parameter is another one, with gradients of its own; a tape cannot read that of a value it
-  /// has recorded, as no gradient would come back.
+  /// A copy of the elements on another device, or this tensor if it is already there. The copy of a variable
+  /// or parameter is a separate one with its own gradient. A tape cannot read the copy of a value that it has
+  /// recorded, since no gradient would flow back through the copy.
   tensor to(const device& where) const {
     if (state()->where == where) return *this;
     tensor copy(alias_of(*state()));
@@ -165,25 +166,25 @@ class tensor : public expression_base {
     return copy;
   }
 
-  /// Host memory of the elements, for reading. Throws device_error on devices whose memory the host cannot
+  /// The elements in host memory, for reading. Throws device_error on devices whose memory the host cannot
   /// access.
   const T* data() const { return static_cast<const T*>(detail::host_memory(*state())); }
-  /// The same for writing, which counts as a change in place: expressions written before this call can no
-  /// longer be evaluated, and backward passes can no longer read the elements. Complete writing before the
-  /// next expression.
+  /// The same for writing, which counts as an in-place change: expressions written before this call can no
+  /// longer be evaluated, and backward passes can no longer read the elements. Finish writing before the next
+  /// expression is written.
   T* mutable_data() {
     T* const elements = static_cast<T*>(detail::host_memory(*state()));
     ++state()->version();
     return elements;
   }
 
-  /// The gradient accumulated by backward passes; undefined before the first.
+  /// The gradient accumulated by backward passes; undefined before the first of them.
   tensor<T, Extents> grad() const {
     if (!state()->grad) detail::require_own_gradient(*state(), "grad");
     return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
   }
   /// Drops the gradient: grad() is undefined until the next backward pass. Throws usage_error while a run on
-  /// several ranks has it: see distributed_context::zero_grad.
+  /// several ranks holds the gradient: see distributed_context::zero_grad.
   void zero_grad() {
     detail::require_own_gradient(*state(), "zero_grad");
     state()->grad.reset();
@@ -191,8 +192,8 @@ class tensor : public expression_base {
 
   /// Calls f(gradient) in every backward pass: for a value computed on the tape, when its gradient is
   /// complete and before it propagates further; for a parameter, after the pass has added to its gradient.
-  /// `f` may change the gradient in place; it must not use the tape that is going back, and hooks that it
-  /// adds are called from the next pass on.
+  /// `f` may change the gradient in place. It must not use the tape of that pass, and hooks that it adds are
+  /// called from the next pass on.
   template <class F>
   void on_gradient(F f) {
     static_assert(Tracked,
@@ -202,7 +203,7 @@ class tensor : public expression_base {
         [f](const std::shared_ptr<tensor_state>& g) { f(tensor<T, Extents>(g)); }));
   }
 
-  /// The handle as stored in expressions, with the current version of the elements.
+  /// The handle as stored in expressions, with the current version count of the elements.
   tensor snapshot() const { return snapshot_of(*this); }
   /// False if the elements have changed since snapshot().
   bool is_current() const { return written_for_ == any_version || written_for_ == state()->version(); }
@@ -226,8 +227,8 @@ class tensor : public expression_base {
 template <element T, class Extents>
 using variable = tensor<T, Extents, true>;
 
-/// A variable that belongs to a model and that optimizers change. Converts to and from a variable of equal
-/// element type and extents. `Division`: the dim that ranks may divide, divided::along<...>, if a policy
+/// A variable that belongs to a model and that optimizers change. Converts to and from a variable with the
+/// same element type and extents. `Division`: the dim that ranks may divide, divided::along<...>, if a policy
 /// divides layers.
 template <class Extents, element T = float, class Division = divided::nowhere>
 class parameter : public variable<T, Extents> {
@@ -248,7 +249,7 @@ class parameter : public variable<T, Extents> {
   using base::base;
   parameter(const base& handle) : base(handle) {}
 
-  // Redeclared: those of `variable` return variables.
+  // Redeclared, because those of `variable` return variables.
   parameter snapshot() const { return base::snapshot_of(*this); }
   auto operator[](index_t i) const {
     static_assert(base::static_shape.order > 0, "weft: x[i]: a scalar has no dims");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The walk over the tensors of a module: which types hold tensors, and their names.
+// The walk over the tensors of a module: which types hold tensors, and how these are named.
 //
-// Walked are members of plain structs, elements of vectors, arrays and other containers, values of maps
-// (named by key), elements of pairs and tuples (by index), and what optionals and smart pointers hold. Raw
-// pointers and references do not own and are not followed. A class whose members cannot be found does not
-// compile, so that no tensor is omitted silently.
+// The walk visits members of plain structs, elements of vectors, arrays and other containers, values of maps
+// (named by key), elements of pairs and tuples (named by index), and what optionals and smart pointers hold.
+// It does not follow raw pointers and references, since they do not own. A class whose members it cannot find
+// does not compile, so that no tensor is omitted silently.
 //
 //   struct legacy_table { legacy_table(); ... };          // holds no tensors: declare it
 //   template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
@@ -25,8 +25,8 @@
 
 namespace weft {
 
-/// Whether a T contains no tensors. Specialise it for classes with private members or constructors that hold
-/// none.
+/// Whether a T contains no tensors. Specialise it for classes that hold none and have private members or
+/// constructors.
 template <class T>
 inline constexpr bool holds_no_tensors = std::is_trivially_copyable_v<T>;
 template <class... T>
@@ -63,7 +63,7 @@ inline constexpr bool is_pointer_to_one<std::shared_ptr<T>> = true;
 template <class T, class Delete>
 inline constexpr bool is_pointer_to_one<std::unique_ptr<T, Delete>> = !std::is_array_v<T>;
 
-// Containers are recognised by their members, so that their headers need not be included.
+// Containers are recognised by their members, so their headers need not be included.
 template <class T>
 inline constexpr bool is_container = false;
 template <template <class...> class Container, class... T>
@@ -85,7 +85,7 @@ concept map_container = is_container<T> && requires {
 template <class T>
 concept has_children = requires(T& m) { m.children(); };
 
-/// Whether the members of a class can be found by structured bindings.
+/// Whether structured bindings can find the members of a class.
 template <class T>
 consteval bool is_plain_struct() {
   if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
@@ -94,12 +94,12 @@ consteval bool is_plain_struct() {
   else return false;
 }
 
-/// What is known about tensors in a type.
+/// Whether a type holds tensors, as far as is known.
 enum class content : std::uint8_t { none, tensors, unknown };
 
 template <class T>
 consteval content find_content();
-/// Of several members together: `tensors` if any has some.
+/// The content of several members together: `tensors` if any of them has some.
 template <class... T>
 consteval content content_of_all() {
   content all = content::none;
@@ -122,8 +122,8 @@ template <int Depth, class... T>
 consteval bool one_holds_tensors(std::type_identity<std::tuple<T*...>>) {
   return (is_seen_to_hold_tensors<T, Depth>() || ...);
 }
-/// Whether a T is a tensor, or a plain struct with one within so many levels of plain structs. Of a type that
-/// is not complete nothing is seen.
+/// Whether a T is a tensor, or a plain struct that has one within `Depth` levels of plain structs. An
+/// incomplete type counts as holding none.
 template <class T, int Depth>
 consteval bool is_seen_to_hold_tensors() {
   if constexpr (is_tensor<T>) return true;
@@ -137,7 +137,7 @@ consteval bool is_seen_to_hold_tensors() {
 template <class T>
 consteval content find_content() {
   if constexpr (is_tensor<T>) return content::tensors;
-  else if constexpr (std::is_pointer_v<T>)  // who owns what it points to is not known
+  else if constexpr (std::is_pointer_v<T>)  // who owns the pointee is not known
     return is_seen_to_hold_tensors<std::remove_cv_t<std::remove_pointer_t<T>>, 4>() ? content::unknown
                                                                                   : content::none;
   else if constexpr (std::is_array_v<T>)
@@ -175,7 +175,7 @@ consteval bool find_reachable() {
 template <class T>
 inline constexpr bool is_reachable = find_reachable<T>();
 
-/// The path of names of a walk; no_path where names are not needed.
+/// The path of names in a walk; no_path where names are not needed.
 struct named_path {
   std::string text;
   named_path member(std::string_view name) const;
@@ -195,7 +195,7 @@ struct no_path {
   }
 };
 
-/// Calls f(key, value) in the order of keys, also for unordered maps.
+/// Calls f(key, value) in the order of keys, for unordered maps too.
 template <class Map, class F>
 void for_each_entry(Map& m, F f) {
   if constexpr (requires { typename Map::key_compare; }) {
@@ -216,9 +216,9 @@ void for_each_entry(Map& m, F f) {
        "it a std::optional if it may be absent"});
 }
 
-/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration, and f.enter(x)
-/// for each part x of `m` for which f has such a function, before its tensors. A parameter without elements
-/// throws value_error where names are needed; buffers may have none.
+/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration, and, if f has
+/// such a function, f.enter(x) for each part x of `m` before its tensors. A parameter without elements throws
+/// value_error where names are needed; buffers may have none.
 template <tensors_of Which, class M, class Path, class F>
 void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
@@ -246,7 +246,7 @@ void walk(M& m, const Path& path, F& f) {
     if (m) walk<Which>(static_cast<std::conditional_t<std::is_const_v<M>, const held, held>&>(*m), path, f);
   } else if constexpr (has_children<T>) {
     auto&& children = m.children();
-    walk<Which>(children, path, f);  // the module takes the path of its children
+    walk<Which>(children, path, f);  // the module gives its own path to its children
   } else {
     for_each_member(m,
                     [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });

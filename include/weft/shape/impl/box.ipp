@@ -23,7 +23,7 @@ WEFT_DEFINE index_t first_sum(const std::vector<signed_box>& boxes, int dim, sha
     for (const signed_box& b : boxes) sum += b.sign;
     return sum;
   }
-  std::vector<std::pair<index_t, signed_box>> ends;  // where boxes begin, and where they do not go on
+  std::vector<std::pair<index_t, signed_box>> ends;  // where boxes begin, and where they have ended
   for (const auto& [of, sign] : boxes) {
     ends.push_back({of->offset[dim], {of, sign}});
     ends.push_back({of->offset[dim] + of->extents[dim], {of, -sign}});
@@ -35,7 +35,7 @@ WEFT_DEFINE index_t first_sum(const std::vector<signed_box>& boxes, int dim, sha
     for (at[dim] = end->first; end->first == at[dim]; ++end) here.push_back(end->second);
     if ((sum = first_sum(here, dim + 1, at)) != 0) return sum;
   }
-  return 0;  // nothing goes on at the last one, and so nothing changed before
+  return 0;  // all boxes have ended at the last one, so nothing changed before it
 }
 
 WEFT_DEFINE box grown(box from, const std::vector<box>& boxes, const shape& whole) {

@@ -80,7 +80,7 @@ WEFT_DEFINE void refuse_deferred(const tensor_state& t) {
 }
 
 WEFT_DEFINE void await_elements(const tensor_state& t) {
-  if (const auto arrive = t.arrive) arrive();  // a copy, because arriving clears it
+  if (const auto arrive = t.arrive) arrive();  // a copy, because calling it clears t.arrive
   if (t.viewed) await_elements(*t.viewed);
 }
 
@@ -169,10 +169,10 @@ WEFT_DEFINE void move_to(tensor_state& t, const device& where) {
   memory.describe_as(t.memory);
   std::shared_ptr<tensor_state> grad;
   if (t.grad) {
-    grad = alias_of(*t.grad);  // other handles keep theirs
+    grad = alias_of(*t.grad);  // other handles keep their own
     move_to(*grad, where);
   }
-  t.memory = std::move(memory);  // nothing fails from here on
+  t.memory = std::move(memory);  // nothing below can fail
   t.where = where;
   t.grad = std::move(grad);
 }
