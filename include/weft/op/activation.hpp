@@ -2,7 +2,7 @@
 // Activation functions, applied element by element.
 //
 // Each is a formula over the primitives of op/elementwise.hpp and inherits its derivative. An explicit `vjp`
-// is given only where the derived one would be less accurate or would save more for backward.
+// is given only where the derived one would be less accurate or would save more for the backward pass.
 //
 //   auto h = gelu(matmul(x, w) + b);
 #pragma once
@@ -33,7 +33,7 @@ struct silu : elementwise<1> {
   static constexpr auto name = "silu";
   static constexpr auto value(auto x) { return x / (1 + weft::exp(-x)); }
   static constexpr auto vjp(auto g, auto, auto x) {
-    const auto s = weft::apply<sigmoid>(x);  // whose derivative does not overflow
+    const auto s = weft::apply<sigmoid>(x);  // its derivative does not overflow
     return g * (s * (1 + x * (1 - s)));
   }
 };
@@ -77,20 +77,20 @@ struct softplus : elementwise<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return g * weft::apply<sigmoid>(x); }
 };
 
-/// x where it is positive, and else x * slope.
+/// x where it is positive, otherwise x * slope.
 struct leaky_relu : elementwise<2> {
   static constexpr auto name = "leaky_relu";
   static constexpr auto value(auto x, auto slope) { return weft::where(0 < x, x, x * slope); }
 };
 
-/// x where it is positive, and else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016).
+/// x where it is positive, otherwise alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016).
 struct elu : elementwise<2> {
   static constexpr auto name = "elu";
   static constexpr auto value(auto x, auto alpha) {
     return weft::where(x <= 0, alpha * weft::expm1(weft::minimum(x, 0)), x);
   }
   static constexpr auto vjp(auto g, auto, auto x, auto alpha) {
-    const auto of_x = g * alpha * weft::exp(weft::where(x < 0, x, 0));  // whose derivative at 0 is 0
+    const auto of_x = g * alpha * weft::exp(weft::where(x < 0, x, 0));  // its derivative at 0 is 0
     return std::array{weft::where(x <= 0, of_x, g), g * weft::expm1(weft::minimum(x, 0))};
   }
 };
@@ -99,10 +99,10 @@ struct elu : elementwise<2> {
 
 namespace weft {
 
-/// max(x, 0), of any type but bool; NaN stays NaN. The derivative is 0 at 0 and 1 at NaN, as in PyTorch.
+/// max(x, 0), for every type but bool; NaN stays NaN. The derivative is 0 at 0 and 1 at NaN, as in PyTorch.
 template <operand X> requires operands<X>
 constexpr auto relu(X x) { return apply<op::relu>(std::move(x)); }
-/// 1 / (1 + exp(-x)). Integers and bool become f32. Backward saves the result, not x.
+/// 1 / (1 + exp(-x)). Integers and bool become f32. The backward pass saves the result, not x.
 template <operand X> requires operands<X>
 constexpr auto sigmoid(X x) { return apply<op::sigmoid>(std::move(x)); }
 /// x * sigmoid(x), also called swish (Elfwing, Uchibe and Doya, 2018). Integers and bool become f32.
@@ -120,19 +120,19 @@ constexpr auto gelu_tanh(X x) { return apply<op::gelu_tanh>(std::move(x)); }
 /// PyTorch's softplus with beta = 1 and without a threshold.
 template <operand X> requires operands<X>
 constexpr auto softplus(X x) { return apply<op::softplus>(std::move(x)); }
-/// x where it is positive, and else x * slope; the derivative at 0 is the slope, as in PyTorch. Integers and
+/// x where it is positive, otherwise x * slope; the derivative at 0 is the slope, as in PyTorch. Integers and
 /// bool become f32.
 template <operand X, operand S = double>
 requires operands<X, S>
 constexpr auto leaky_relu(X x, S slope = 0.01) {
   return apply<op::leaky_relu>(std::move(x), std::move(slope));
 }
-/// x where it is positive, and else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016); the
+/// x where it is positive, otherwise alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2016); the
 /// derivative is alpha at 0 and 1 at NaN, as in PyTorch. Integers and bool become f32.
 template <operand X, operand A = double>
 requires operands<X, A>
 constexpr auto elu(X x, A alpha = 1.0) { return apply<op::elu>(std::move(x), std::move(alpha)); }
-/// x * x, of any type but bool; integers wrap modulo 2^bits.
+/// x * x, for every type but bool; integers wrap modulo 2^bits.
 template <operand X> requires operands<X>
 constexpr auto square(X x) { return apply<op::square>(std::move(x)); }
 

@@ -32,7 +32,7 @@ struct atan2 : elementwise<2> {
   static constexpr auto name = "atan2";
   static constexpr auto value(auto y, auto x) {
     const auto a = weft::abs(y), b = weft::abs(x), low = weft::minimum(a, b), high = weft::maximum(a, b);
-    const auto tangent =  // at most 1; 0 of zeros, 1 of infinities
+    const auto tangent =  // at most 1; 0 for two zeros, 1 for two infinities
         weft::where(weft::equal(low, high), weft::where(weft::equal(high, 0), 0, 1), low / high);
     const auto within = weft::atan(tangent);
     const auto right = weft::where(weft::less(b, a), 1.57079632679489661923 - within, within);
@@ -46,7 +46,7 @@ struct atan2 : elementwise<2> {
   }
 
  private:
-  /// Of -0, too.
+  /// True of -0, too.
   static constexpr auto is_negative(auto v) {
     return weft::logical_or(weft::less(v, 0), weft::less(1 / v, 0));
   }
@@ -68,9 +68,9 @@ template <operand X>
 constexpr auto acos(X x) {
   return apply<op::acos>(std::move(x));
 }
-/// The angle in [-pi, pi] between the first axis and the point (x, y), right in all quadrants, for zeros of
-/// both signs and for infinities, as std::atan2. Broadcasts. The derivative at (0, 0) is 0, as in PyTorch.
-/// Integers and bool become f32.
+/// The angle in [-pi, pi] between the first axis and the point (x, y), as std::atan2: correct in all
+/// quadrants, for zeros of both signs and for infinities. Broadcasts. The derivative at (0, 0) is 0, as in
+/// PyTorch. Integers and bool become f32.
 template <operand Y, operand X>
   requires operands<Y, X>
 constexpr auto atan2(Y y, X x) {

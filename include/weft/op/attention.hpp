@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Scaled dot-product attention as one op: its fused form is not an element-wise or row computation that
-// fusion could find.
+// Scaled dot-product attention as one op, because fusion could not find its fused form, which is neither an
+// element-wise nor a row computation.
 //
 //   auto y = attention<causal>(q, k, v);      // [batch, position, head, feature] each
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace weft::op {
 
-/// The compile-time error for queries, keys and values whose shapes do not fit.
+/// The compile-time error for queries, keys and values whose shapes do not match.
 template <bool Holds, class... Extents>
 struct attention_law {
   static_assert(Holds,
@@ -19,7 +19,7 @@ struct attention_law {
                 "key heads divide heads");
 };
 
-/// The compile-time error for a mask of attention.
+/// The compile-time error for an attention mask whose shape does not match.
 template <bool Holds, class... Extents>
 struct attention_mask_law {
   static_assert(
@@ -28,7 +28,7 @@ struct attention_mask_law {
       "[batch, queries, heads, features], keys and values [batch, keys, key heads, features]: equal "
       "batch, features, keys and key heads, and key heads divide heads");
 };
-/// The compile-time error for a mask of attention of another type.
+/// The compile-time error for an attention mask of an unsupported type.
 template <bool Holds, class... Types>
 struct attention_mask_type_law {
   static_assert(Holds,
@@ -37,24 +37,24 @@ struct attention_mask_type_law {
 };
 
 namespace detail {
-/// x [batch, position, head, feature] as [batch, key head, head of its group, position, feature]; of keys and
-/// values, `group` is 1.
+/// x [batch, position, head, feature] as [batch, key head, head of its group, position, feature]; for keys
+/// and values, `group` is 1.
 constexpr auto by_head(auto x, index_t key_heads, index_t group) {
   const shape s = x.extents();
   const auto parted = reshape_to(x, shape{5, {s[0], s[1], key_heads, group, s[3]}});
   return permute_dims(parted, {{0, 2, 3, 1, 4}, 5});
 }
-/// The inverse, of shape `s`.
+/// The inverse, with the result shape `s`.
 constexpr auto by_position(auto x, const shape& s) {
   return reshape_to(permute_dims(x, {{0, 3, 1, 2, 4}, 5}), s);
 }
-/// Whether a query, the first one at position `first`, attends to a key if it sees no later ones: [query,
-/// key].
+/// Whether each query attends to each key if it sees no later ones, where the first query is at position
+/// `first`: [query, key].
 constexpr auto seen_keys(auto& graph, index_t first, index_t queries, index_t keys) {
   const auto position = graph.coordinate(queries, dtype::i64) + graph.extent(first, dtype::i64);
   return weft::less_equal(graph.coordinate(keys, dtype::i64), reshape_to(position, shape{2, {queries, 1}}));
 }
-/// The number of heads that have the same keys and values.
+/// The number of query heads that share the same keys and values.
 constexpr index_t heads_in_group(symbol_table& dims, const shape& queries, const shape& keys) {
   return keys[2] == 0 ? 1 : dims.divide(queries[2], keys[2]);
 }
@@ -76,7 +76,7 @@ struct attention_backward : rule<6> {
 
   /// With scores s, weights p = softmax(s) and the change s' of the scores in the direction c, y changes by
   /// p' v + p c[2], where p' = p (s' - sum(p s')). So the sum of c times the cotangents is that of g times
-  /// this change, and its derivatives are products of matrices of one number for each query and key. y and
+  /// this change, and its derivatives are products of matrices with one number per query and key. y and
   /// log_sums are functions of q, k and v here; log_sums only keep exponentials small. Values are [batch, key
   /// head, head of its group, position, feature].
   static constexpr auto vjp(auto c, auto y, auto q, auto k, auto v, auto, auto log_sums, auto g) {
@@ -118,9 +118,9 @@ struct attention_backward : rule<6> {
 };
 
 /// softmax(q k^T / sqrt(features)) v per batch element and head, without storing the scores (Dao et al.,
-/// "FlashAttention", 2022). Attributes: whether causal; the position of the first query if that of the first
-/// key is 0. Result 1 is the logarithm of the sum of exponentials of each row, [batch, head, position], which
-/// backward reads.
+/// "FlashAttention", 2022). Attributes: whether it is causal; the position of the first query if the first
+/// key is at position 0. Result 1 is the logarithm of the sum of exponentials of each row, [batch, head,
+/// position], which the backward pass reads.
 struct attention : rule<3> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention";
@@ -144,7 +144,7 @@ struct attention : rule<3> {
     for (int d = 0; d < 4; ++d) result.holds &= dims.unify(k[d], operands[2].extents[d], k[d]);
     result.holds = result.holds && dims.unify(q[0], k[0], q[0]) && dims.unify(q[3], k[3], q[3]);
     const bool in_groups = q[2] < 0 || k[2] < 0 || (k[2] == 0 ? q[2] == 0 : q[2] % k[2] == 0);
-    if (q[2] != k[2]) dims.divide(q[2], k[2]);  // if it is not known now, then checked at run time
+    if (q[2] != k[2]) dims.divide(q[2], k[2]);  // checked at run time if it is not known now
     result.holds = result.holds && in_groups;
     return result;
   }
@@ -159,8 +159,9 @@ struct attention : rule<3> {
   }
 };
 
-/// Attention with scores that a mask, operand 3, excludes where it is false, or is added to. By its formula:
-/// the scores are values. Rows of which every score is excluded are zeros. v0: whether causal, too.
+/// Attention with a mask, operand 3, which excludes scores where it is false, or is added to them. A formula,
+/// so the scores are stored as values. Rows whose scores are all excluded are zeros. v0: whether it is also
+/// causal.
 struct masked_attention : composed<4> {
   static constexpr auto name = "masked_attention";
   template <bool Holds, class... Extents>
@@ -220,19 +221,19 @@ inline constexpr bool causal = true;
 template <class Q, class K, class V>
 concept attention_compatible = accepts<op::attention, attr<causal, 0>, Q, K, V>;
 
-/// softmax(q k^T / sqrt(D)) v per batch element and head. q and the result are [B, T, H, D], k and v
-/// [B, S, K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), of one floating type; for bf16
-/// and f16 all is computed in f32, and the result rounded. If K is less than H, which it must divide, H / K
-/// heads in turn have the same keys and values (grouped queries). With `Causal`, query t attends to keys 0 to
-/// t. Memory is linear in T and S, time proportional to their product; in second derivatives memory, too.
-/// They do not exist where ranks divide positions (axis cp).
+/// softmax(q k^T / sqrt(D)) v per batch element and head. q and the result are [B, T, H, D], k and v [B, S,
+/// K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), all of one floating type; bf16 and f16
+/// are computed in f32 and the result is rounded. K must divide H; if K is less than H, each H / K
+/// consecutive heads share keys and values (grouped queries). With `Causal`, query t attends to keys 0 to t.
+/// Memory is linear in T and S and time is proportional to T S; second derivatives take memory proportional
+/// to T S, too, and are not supported where ranks divide positions (axis cp).
 template <bool Causal, expression Q, expression K, expression V>
 constexpr auto attention(Q q, K k, V v) {
   return apply<op::attention, attr<Causal, 0>>(std::move(q), std::move(k), std::move(v));
 }
-/// The same for queries at positions first, first + 1, ..., if those of the keys are 0, 1, ...: query t
-/// attends to keys 0 to first + t. With keys and values of all earlier positions in a cache, it computes the
-/// result of later ones. Throws shape_error if `first` is negative.
+/// The same for queries at positions first, first + 1, ..., with keys at positions 0, 1, ...: query t attends
+/// to keys 0 to first + t. With the keys and values of all earlier positions in a cache, it computes the
+/// result for later ones. Throws shape_error if `first` is negative.
 template <bool Causal, expression Q, expression K, expression V>
   requires Causal
 constexpr auto attention(Q q, K k, V v, index_t first) {
@@ -240,11 +241,11 @@ constexpr auto attention(Q q, K k, V v, index_t first) {
   return detail::apply_sized<op::attention, attr<Causal, dyn>>({first}, std::move(q), std::move(k),
                                                                std::move(v));
 }
-/// Attention with a mask [B, H, T, S] or one that broadcasts to it, as [B, 1, 1, S] and [T, S] do: of bool,
-/// keys where it is false are not attended to; of f32 or the type of the others, it is added to the scores. A
-/// query that attends to no key has the value 0. PyTorch's attn_mask; with `Causal`, query t sees keys 0 to t
-/// of these. By its formula: B H T S scores are values, and are kept for the backward pass. Differentiable
-/// any number of times, also in the mask.
+/// Attention with a mask [B, H, T, S], or one that broadcasts to it, such as [B, 1, 1, S] or [T, S]. Keys
+/// where a bool mask is false are not attended to; a mask of f32 or of the type of q, k and v is added to the
+/// scores. A query that attends to no key has the value 0. PyTorch's attn_mask; with `Causal`, query t sees
+/// only keys 0 to t of these. A formula: the B H T S scores are stored, and are kept for the backward pass.
+/// Differentiable any number of times, also in the mask.
 ///   auto y = attention(q, k, v, unsqueeze<1>(unsqueeze<1>(is_token)));              // bool [B, S]
 template <bool Causal = false, expression Q, expression K, expression V, expression Mask>
 constexpr auto attention(Q q, K k, V v, Mask mask) {

@@ -10,20 +10,20 @@
 
 namespace weft::op {
 
-/// The compile-time error for operands of `matmul` whose shapes do not fit.
+/// The compile-time error for operands of `matmul` whose shapes do not match.
 template <bool Holds, class A, class B>
 struct matmul_law {
   static_assert(Holds, "weft: matmul: the last extent of the left operand must equal the "
                        "second-to-last extent of the right one, and batch dims must broadcast");
 };
-/// The compile-time error for operands of `matmul` that are not of one floating type.
+/// The compile-time error for operands of `matmul` that do not have the same floating type.
 template <bool Holds, class A, class B>
 struct matmul_type_law {
   static_assert(Holds, "weft: matmul: both operands must have the same floating type");
 };
 
 /// [batch, M, K] x [batch, K, N] with equal batch extents: the form that kernels implement. v0, if given, is
-/// the dtype of the result, for sums that are not to be rounded to the type of the operands.
+/// the dtype of the result, for sums that must not be rounded to the type of the operands.
 struct contract : rule<2> {
   static constexpr auto kind = op_kind::contraction;
   static constexpr auto name = "contract";
@@ -40,7 +40,7 @@ struct contract : rule<2> {
     const auto c = cast_to(g, a.type());
     return std::array{cotangent(a, c, transposed(b)), cotangent(b, transposed(a), c)};
   }
-  /// The product of a and b, in f32 if they are of bf16 or f16: to be added up, and rounded then.
+  /// The product of a and b, in f32 if they are bf16 or f16: to be summed first and rounded afterwards.
   static constexpr auto wide_product(auto a, auto b) {
     if (!is_narrow(a.type())) return contract_of(a, b);
     return a.owner->template apply<contract>(attributes{{static_cast<index_t>(dtype::f32)}, 1}, a, b);
@@ -88,7 +88,7 @@ struct matmul : rule<2> {
 namespace weft {
 
 namespace detail {
-/// A vector on the left of a product is a row, one on the right a column.
+/// A vector on the left of a product is a row; a vector on the right is a column.
 template <expression A>
 constexpr auto left_matrix(A a) {
   if constexpr (A::static_shape.order == 1) return unsqueeze<0>(std::move(a));
@@ -109,11 +109,11 @@ concept matmul_compatible =
             decltype(detail::right_matrix(std::declval<B>()))>;
 
 /// Matrix product over the last two dims, as torch.matmul: [..., M, K] x [..., K, N] -> [..., M, N]; batch
-/// dims broadcast. A vector [K] on the left is a row, on the right a column, and the result has no such dim:
-/// [..., M, K] x [K] -> [..., M], [K] x [..., K, N] -> [..., N], [K] x [K] -> []. Both operands have one
-/// floating type; of bf16 and f16 sums are formed in f32 and rounded once. Static extents that do not fit do
-/// not compile; dynamic ones throw shape_error at evaluation. Transposed operands are read by their strides,
-/// without a copy. Cost: 2 M N K operations per batch element.
+/// dims broadcast. A vector [K] is a row on the left and a column on the right, and that dim is dropped from
+/// the result: [..., M, K] x [K] -> [..., M], [K] x [..., K, N] -> [..., N], [K] x [K] -> []. Both operands
+/// have the same floating type; for bf16 and f16, sums are accumulated in f32 and rounded once. Static
+/// extents that do not match do not compile; dynamic ones throw shape_error at evaluation. Transposed
+/// operands are read by their strides, without a copy. Cost: 2 M N K operations per batch element.
 template <expression A, expression B>
 constexpr auto matmul(A a, B b) {
   constexpr bool row = A::static_shape.order == 1, column = B::static_shape.order == 1;

@@ -8,8 +8,9 @@
 
 namespace weft {
 
-/// Steps between windows of the result, what is cut off around it, what is added below and at the right (less
-/// than a step, or than dilation), steps within a window, groups of channels, as torch.nn.ConvTranspose2d.
+/// The steps between windows of the result, what is cut off around it, what is added at its bottom and right
+/// (less than a step, or than the dilation), the steps within a window, and the groups of channels, as
+/// torch.nn.ConvTranspose2d.
 struct conv_transpose_options {
   height_width stride = 1, padding = 0, output_padding = 0, dilation = 1;
   index_t groups = 1;
@@ -25,7 +26,7 @@ struct conv_transpose_law {
                 "static height and width; groups divide C; steps and dilation are positive, padding is not "
                 "negative and leaves something, and output_padding is less than a step or dilation");
 };
-/// The compile-time error for operands of a transposed convolution that are not of one floating type.
+/// The compile-time error for operands of a transposed convolution that do not have the same floating type.
 template <bool Holds, class... Types>
 struct conv_transpose_type_law {
   static_assert(Holds, "weft: conv_transpose2d: x and the weight must have the same floating type");
@@ -39,7 +40,7 @@ struct conv_transpose_bias_law {
 };
 
 namespace detail {
-/// The extent of the image whose windows `extent` elements are.
+/// The extent of the image that has `extent` windows.
 template <class Dims>
 constexpr index_t image_over(Dims& dims, index_t extent, index_t size, index_t step, index_t padding,
                              index_t added, index_t dilation, bool& fits) {
@@ -53,9 +54,9 @@ constexpr index_t image_over(Dims& dims, index_t extent, index_t size, index_t s
 }
 }  // namespace detail
 
-/// The sum of the windows of the weight [C, O / groups, height, width], each times an element of
-/// x [B, C, H, W]. v0 packs the steps between windows, v1 the padding, v2 the steps within a window; v3 is
-/// the number of groups, v4 packs the padding of the output.
+/// For x [B, C, H, W], the sum of windows, each an element of x times the weight [C, O / groups, height,
+/// width]. v0 packs the steps between windows, v1 the padding, v2 the steps within a window; v3 is the number
+/// of groups, v4 packs the padding of the output.
 struct conv_transpose2d : rule<2> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "conv_transpose2d";
@@ -72,7 +73,7 @@ struct conv_transpose2d : rule<2> {
     result.holds = result.holds && w[2] >= 0 && w[3] >= 0 && at[3] > 0 && dims.unify(x[1], w[0], channels) &&
                    (channels < 0 || channels % at[3] == 0);
     if (!result.holds) return result;
-    if (at[3] > 1) dims.divide(w[0], at[3]);  // checked at run time where it is not known
+    if (at[3] > 1) dims.divide(w[0], at[3]);  // checked at run time if it is not known now
     const auto step = height_width::of(at[0]), padding = height_width::of(at[1]),
                dilation = height_width::of(at[2]), added = height_width::of(at[4]);
     shape& s = result.value.extents;
@@ -96,7 +97,7 @@ struct conv_transpose2d : rule<2> {
     symbol_table& dims = g.owner->dims;
     const attributes at = y.attribute_values(), of_windows{{at[0], at[1], at[2], at[3]}, 4};
     const shape size = w.extents(), from = x.extents();
-    // Of more windows than x has elements, if output_padding is a step or more, the first.
+    // If output_padding is a step or more, there are more windows than elements of x: the first ones count.
     const auto of_x =
         detail::first_of(g.owner->template apply<conv2d>(of_windows, g, w), 2, from[2], from[3]);
     if (detail::is_depthwise(dims, at, size))
@@ -111,12 +112,13 @@ struct conv_transpose2d : rule<2> {
 
 }  // namespace op
 
-/// The transposed convolution of x [B, C, H, W] by a weight [C, O / groups, height, width], of static height
+/// The transposed convolution of x [B, C, H, W] by a weight [C, O / groups, height, width] with static height
 /// and width: [B, O, (H - 1) stride - 2 padding + dilation (height - 1) + output_padding + 1, ...]. It is the
-/// derivative of conv2d of these options with respect to its image. Both of one floating type. Static extents
-/// that do not fit do not compile; dynamic ones throw shape_error at evaluation. output_padding is less than
-/// the stride or the dilation. Computed as matrix products whose columns are added up: O height width numbers
-/// for each element of x's images, in memory meanwhile. torch.nn.functional.conv_transpose2d.
+/// derivative of conv2d with these options with respect to its image. Both operands have the same floating
+/// type. Static extents that do not match do not compile; dynamic ones throw shape_error at evaluation.
+/// output_padding must be less than the stride or the dilation. Computed as matrix products whose columns are
+/// added up; these columns take O height width numbers of temporary memory per element of x's images.
+/// torch.nn.functional.conv_transpose2d.
 template <conv_transpose_options O = conv_transpose_options{}, expression X, expression W>
 constexpr auto conv_transpose2d(X x, W weight) {
   return apply<op::conv_transpose2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(),
@@ -149,8 +151,8 @@ constexpr conv_transpose_options along_width(conv_transpose_options o) {
 }
 }  // namespace detail
 
-/// conv_transpose2d of sequences: x [B, C, L] by a weight [C, O / groups, width], of static width; of the
-/// options, the width counts. torch.nn.functional.conv_transpose1d.
+/// conv_transpose2d for sequences: x [B, C, L] by a weight [C, O / groups, width] with static width; the
+/// options apply by their width. torch.nn.functional.conv_transpose1d.
 template <conv_transpose_options O = conv_transpose_options{}, expression X, expression W>
 constexpr auto conv_transpose1d(X x, W weight) {
   return select<2, 0>(

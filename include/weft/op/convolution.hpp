@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Convolution and pooling: matrix products and reductions over windows of the last two dims. Windows are a
-// view, which products on CPUs read in place; other devices copy it for them.
+// view, which matrix products read in place on CPUs and from a copy on other devices.
 //
 //   auto y = relu(conv2d<conv_options{.padding = 1}>(x, weight, bias));     // [B, C, H, W] -> [B, O, H, W]
 //   auto z = max_pool2d<2>(y);                                             // [B, O, H / 2, W / 2]
@@ -14,13 +14,14 @@
 
 namespace weft {
 
-/// Steps between windows, zeros around the image, steps within a window, groups of channels, as
-/// torch.nn.Conv2d.
+/// The steps between windows, the zeros around the image, the steps within a window, and the groups of
+/// channels, as torch.nn.Conv2d.
 struct conv_options {
   height_width stride = 1, padding = 0, dilation = 1;
   index_t groups = 1;
 };
-/// Steps between windows (0: the size of a window), what is added around the image, as torch.nn.MaxPool2d.
+/// The steps between windows (0: the size of a window) and the padding around the image, as
+/// torch.nn.MaxPool2d.
 struct pool_options {
   height_width stride = 0, padding = 0;
 };
@@ -42,7 +43,7 @@ struct conv_law {
                 "static height and width, which fit into H and W with their padding; groups divide C and O; "
                 "steps and dilation are positive, padding is not negative");
 };
-/// The compile-time error for operands of a convolution that are not of one floating type.
+/// The compile-time error for operands of a convolution that do not have the same floating type.
 template <bool Holds, class... Types>
 struct conv_type_law {
   static_assert(Holds, "weft: conv2d: x and the weight must have the same floating type");
@@ -69,7 +70,7 @@ constexpr index_t windows_over(Dims& dims, index_t extent, index_t size, index_t
   fits = fits && size > 0 && step > 0 && dilation > 0 && dims.require_at_most(span, extent);
   return fits ? dims.divide_up(dims.subtract(extent, span - 1), step) : extent;
 }
-/// The windows of `s` over its last two extents, in its place.
+/// Replaces the last two extents of `s` by those of its windows.
 template <class Dims>
 constexpr bool make_windows(Dims& dims, shape& s, height_width size, height_width step,
                             height_width dilation) {
@@ -118,9 +119,9 @@ struct windows : view<1> {
   static constexpr auto vjp(auto g, auto y, auto x);
 };
 
-/// The adjoint of `windows` of a padded operand: [..., windows, windows, height, width] -> [..., v0, v1],
-/// where each element is the sum of those that are windows on it. v2 packs the steps between windows, v3
-/// those within one, v4 the padding.
+/// The adjoint of `windows` on a padded operand: [..., windows, windows, height, width] -> [..., v0, v1],
+/// where each element is the sum of all window elements that refer to it. v2 packs the steps between windows,
+/// v3 the steps within one, v4 the padding.
 struct fold_windows : rule<1> {
   static constexpr unsigned extents = 0b11;
   static constexpr auto kind = op_kind::native;
@@ -152,8 +153,8 @@ constexpr auto fold_windows::vjp(auto g, auto y, auto x) {
                                           detail::padded(g, height_width::of(y.attribute(4))));
 }
 
-/// Base of what has one element for each window, [..., H, W] -> [..., windows, windows]: v0 packs the size of
-/// a window, v1 the steps between windows, v2 the padding.
+/// Base of ops with one result element per window, [..., H, W] -> [..., windows, windows]: v0 packs the size
+/// of a window, v1 the steps between windows, v2 the padding.
 struct pooling : rule<1> {
   template <bool Holds, class... Extents>
   using law = pool_law<Holds, Extents...>;
@@ -168,7 +169,7 @@ struct pooling : rule<1> {
                         2 * padding.width <= size.width && padding.height >= 0 && padding.width >= 0,
                     {type, x.extents},
                     x.type != dtype::boolean};
-    shape& s = result.value.extents;  // a window of padding alone has no largest element
+    shape& s = result.value.extents;  // a window of only padding has no largest element
     result.holds =
         result.holds && dims.require_elements(s[s.order - 2]) && dims.require_elements(s[s.order - 1]);
     if (!result.holds) return result;
@@ -178,8 +179,8 @@ struct pooling : rule<1> {
   }
 };
 
-/// The position in [..., H W] of the largest element of each window, the first of equal ones, a NaN if there
-/// is one, never one of the padding; i64.
+/// The position in [..., H W] of the largest element of each window, i64: a NaN if there is one, the first of
+/// equal elements, never padding.
 struct arg_window_max : pooling {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "arg_window_max";
@@ -245,7 +246,7 @@ struct conv2d : rule<2> {
     shape& s = result.value.extents;
     index_t channels = 0;
     s[1] = w[0];
-    if (at[3] > 1) dims.divide(w[0], at[3]);  // checked at run time where it is not known
+    if (at[3] > 1) dims.divide(w[0], at[3]);  // checked at run time if it is not known now
     detail::pad_extents(dims, s, padding);
     result.holds =
         dims.unify(x[1], dims.multiply(w[1], at[3]), channels) && (w[0] < 0 || w[0] % at[3] == 0) &&
@@ -257,7 +258,7 @@ struct conv2d : rule<2> {
 };
 
 namespace detail {
-/// Windows with the positions in them first: [..., height, width, windows, windows].
+/// Windows with the positions within a window first: [..., height, width, windows, windows].
 constexpr auto windows_last(auto x, height_width size, index_t step, index_t dilation) {
   const auto v = x.owner->template apply<windows>(attributes{{size.packed(), step, dilation}, 3}, x);
   attributes order;
@@ -281,7 +282,7 @@ constexpr auto avg_pool2d::value(const attributes& at, auto x) {
 }
 
 namespace detail {
-/// The first `rows` and `columns` of dims `dim` and dim + 1, of which `v` may have more.
+/// The first `rows` and `columns` along dims `dim` and dim + 1, of which `v` may have more.
 constexpr auto first_of(auto v, int dim, index_t rows, index_t columns) {
   symbol_table& dims = v.owner->dims;
   const auto cut = [&](auto of, int d, index_t count) {
@@ -289,8 +290,8 @@ constexpr auto first_of(auto v, int dim, index_t rows, index_t columns) {
   };
   return cut(cut(v, dim, rows), dim + 1, columns);
 }
-/// The matrices of which a convolution is the product, for each image and group: those of one group have no
-/// dim for it.
+/// The matrices whose product is a convolution, for each image and group; with one group, the dim of groups
+/// is left out.
 struct conv_matrices {
   const attributes& at;
   shape image, size, made;  // of x, of the weight, of the result
@@ -304,13 +305,13 @@ struct conv_matrices {
     if (groups() == 1) return reshape_to(w, {2, {size[0], taken(dims)}});
     return reshape_to(w, {3, {groups(), dims.divide(size[0], groups()), taken(dims)}});
   }
-  /// A value of the result's shape.
+  /// A value in the result's shape.
   constexpr auto result_of(auto y) const {
     symbol_table& dims = y.owner->dims;
     if (groups() == 1) return reshape_to(y, {3, {made[0], made[1], pixels(dims)}});
     return reshape_to(y, {4, {made[0], groups(), dims.divide(made[1], groups()), pixels(dims)}});
   }
-  /// The windows of x, [B groups, C / groups, height, width, H, W], and as columns.
+  /// The windows of x as [B groups, C / groups, height, width, H, W], and as columns.
   constexpr auto windows_of(auto x) const {
     const auto v = padded(x, height_width::of(at[1]));
     shape s = v.extents();
@@ -324,7 +325,7 @@ struct conv_matrices {
     return reshape_to(v, {4, {made[0], groups(), taken(dims), pixels(dims)}});
   }
 
-  /// The cotangent of the weight. Of one group it is one product, whose columns are the windows of all
+  /// The cotangent of the weight. With one group it is a single product, whose columns are the windows of all
   /// images.
   constexpr auto weight_gradient(auto g, auto x) const {
     symbol_table& dims = g.owner->dims;
@@ -338,7 +339,7 @@ struct conv_matrices {
         contract_of(reshape_to(permute_dims(g, {{1, 0, 2, 3}, 4}), {2, {size[0], all}}), transposed(columns)),
         size);
   }
-  /// The cotangent of the image. Products of bf16 and f16 are rounded after they have been added up.
+  /// The cotangent of the image. Products of bf16 and f16 are rounded after they have been summed.
   constexpr auto image_gradient(auto g, auto w) const {
     symbol_table& dims = g.owner->dims;
     const auto weight = transposed(weight_of(w)), made_of = result_of(g);
@@ -376,26 +377,26 @@ constexpr auto conv2d::vjp(auto g, auto y, auto x, auto w) {
 }  // namespace op
 
 /// Windows over the last two dims, a view: [..., H, W] -> [..., windows, windows, Size.height, Size.width],
-/// of which element (..., i, j, k, l) is x(..., i Stride.height + k Dilation.height, j Stride.width + l
-/// Dilation.width). Windows lie inside; an operand that is smaller than one does not compile, or throws
-/// shape_error at evaluation where its extent is dynamic. At most four dims. numpy's sliding_window_view;
+/// where element (..., i, j, k, l) is x(..., i Stride.height + k Dilation.height, j Stride.width + l
+/// Dilation.width). Windows lie inside the operand; an operand smaller than a window does not compile, or
+/// throws shape_error at evaluation if its extent is dynamic. At most four dims. numpy's sliding_window_view;
 /// torch.nn.functional.unfold without the copy.
 template <height_width Size, height_width Stride = 1, height_width Dilation = 1, expression X>
 constexpr auto windows(X x) {
   return apply<op::windows, attr<Size.packed(), Stride.packed(), Dilation.packed()>>(std::move(x));
 }
 
-/// The convolution (cross-correlation) of x [B, C, H, W] by a weight [O, C / groups, height, width], of
-/// static height and width: [B, O, (H + 2 padding - dilation (height - 1) - 1) / stride + 1, ...]. Both of
-/// one floating type. Static extents that do not fit do not compile; dynamic ones throw shape_error at
-/// evaluation. torch.nn.functional.conv2d.
+/// The convolution (cross-correlation) of x [B, C, H, W] by a weight [O, C / groups, height, width] with
+/// static height and width: [B, O, (H + 2 padding - dilation (height - 1) - 1) / stride + 1, ...]. Both
+/// operands have the same floating type. Static extents that do not match do not compile; dynamic ones throw
+/// shape_error at evaluation. torch.nn.functional.conv2d.
 ///
 ///   conv2d<conv_options{.stride = 2, .padding = {1, 0}}>(x, weight)
 ///
-/// Computed as matrix products of the weight and all windows. They are C height width numbers for each
-/// element of the result's images, which are in memory during backward, unless x needs no gradient or windows
-/// are 1 x 1, and on other devices than CPUs during forward. Backward keeps x. With as many groups as
-/// channels and outputs (O static), without products.
+/// Computed as matrix products of the weight and all windows, which are C height width numbers per element of
+/// the result's images. They are in memory during the backward pass, unless x needs no gradient or windows
+/// are 1 x 1; on devices other than CPUs they are in memory during the forward pass, too. The backward pass
+/// saves x. With as many groups as input and output channels (O static), no matrix products are used.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv2d(X x, W weight) {
   return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(
@@ -406,7 +407,7 @@ template <class B, class W>
 inline constexpr bool is_bias_of = [] {
   if (B::static_shape.order != 1) return false;
   const index_t bias = B::static_shape[0], made = W::static_shape[0];
-  return bias == dyn || (made == dyn ? bias != 1 : bias == made);  // one element would be that of all
+  return bias == dyn || (made == dyn ? bias != 1 : bias == made);  // one element would serve all channels
 }();
 }  // namespace detail
 
@@ -433,8 +434,8 @@ using pool_along_width =
                     pool_options{.stride = {1, O.stride.width}, .padding = {0, O.padding.width}}>;
 }  // namespace detail
 
-/// conv2d of sequences: x [B, C, L] by a weight [O, C / groups, width], of static width; of the options, the
-/// width counts. torch.nn.functional.conv1d.
+/// conv2d for sequences: x [B, C, L] by a weight [O, C / groups, width] with static width; the options apply
+/// by their width. torch.nn.functional.conv1d.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv1d(X x, W weight) {
   return select<2, 0>(
@@ -448,10 +449,9 @@ constexpr auto conv1d(X x, W weight, B bias) {
 }
 
 /// The largest element of each window of the last two dims: [..., H, W] -> [..., (H + 2 padding - height) /
-/// stride
-/// + 1, ...], two to four dims, any type but bool. Windows follow each other unless O.stride says otherwise.
-/// Padding, at most half a window, is never the largest; a NaN is. The gradient goes to the first of equal
-/// elements. torch.nn.functional.max_pool2d.
+/// stride + 1, ...], for two to four dims and every type but bool. The stride is the window size unless
+/// O.stride is given. Padding, at most half a window, is never the largest; a NaN is. The gradient goes to
+/// the first of equal elements. torch.nn.functional.max_pool2d.
 ///
 ///   max_pool2d<3, pool_options{.stride = 2, .padding = 1}>(x)
 template <height_width Size, pool_options O = pool_options{}, expression X>
@@ -463,14 +463,14 @@ template <height_width Size, pool_options O = pool_options{}, expression X>
 constexpr auto avg_pool2d(X x) {
   return apply<op::avg_pool2d, detail::pool_attributes<Size, O>>(std::move(x));
 }
-/// max_pool2d of sequences: [..., L] -> [..., windows]; of the options, the width counts.
+/// max_pool2d for sequences: [..., L] -> [..., windows]; the options apply by their width.
 template <index_t Size, pool_options O = pool_options{}, expression X>
 constexpr auto max_pool1d(X x) {
   constexpr int order = X::static_shape.order;
   return select<order - 1, 0>(
       apply<op::max_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
 }
-/// avg_pool2d of sequences.
+/// avg_pool2d for sequences.
 template <index_t Size, pool_options O = pool_options{}, expression X>
 constexpr auto avg_pool1d(X x) {
   constexpr int order = X::static_shape.order;

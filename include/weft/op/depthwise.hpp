@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Convolutions with as many groups as channels: each channel by a matrix of its own. They read each element
-// as often as a window has places and multiply no matrices, so they are ops of their own, which conv2d uses.
+// Convolutions with as many groups as channels: each channel is convolved with its own matrix. They read each
+// element once per place in a window and involve no matrix product, so they are separate ops, which conv2d
+// uses.
 #pragma once
 
 #include <weft/op/join.hpp>
@@ -8,9 +9,9 @@
 
 namespace weft::op {
 
-/// The convolution of each channel of x [B, C, H, W] by a matrix of its own, w [C, height, width]:
-/// [B, C, v3, v4]. v0 packs the steps between windows, v1 those within one, v2 the zeros above and left of x;
-/// windows may end beyond x, where there are zeros, too.
+/// The convolution of each channel of x [B, C, H, W] with its own matrix, w [C, height, width]: [B, C, v3,
+/// v4]. v0 packs the steps between windows, v1 the steps within one, v2 the zeros above and left of x;
+/// windows may also extend beyond the end of x, into zeros.
 struct depthwise_conv2d : rule<2> {
   static constexpr unsigned extents = 0b11000;
   static constexpr auto kind = op_kind::native;
@@ -31,8 +32,8 @@ struct depthwise_conv2d : rule<2> {
   static constexpr auto vjp(auto g, auto y, auto x, auto w);
 };
 
-/// The cotangent of w: [C, height, width], of x [B, C, H, W] and g [B, C, rows, columns]. v0 to v2 as in
-/// depthwise_conv2d, v3 packs height and width.
+/// The cotangent of w, [C, height, width], from x [B, C, H, W] and g [B, C, rows, columns]. v0 to v2 are as
+/// in depthwise_conv2d; v3 packs height and width.
 struct depthwise_weight_gradient : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr bool widens = true;
@@ -54,8 +55,8 @@ struct depthwise_weight_gradient : rule<2> {
 
 namespace detail {
 /// The cotangent of x [B, C, H, W] in depthwise_conv2d with attributes `at`: each element of g is spread over
-/// the window that it came from. So it is a convolution, too: of g, with steps between its elements filled
-/// by zeros, by the matrix turned round.
+/// the window that it came from. This is itself a convolution: of g, with zeros filling the steps between its
+/// elements, by the flipped matrix.
 constexpr auto depthwise_image_gradient(auto g, auto w, const attributes& at, shape x) {
   const auto step = height_width::of(at[0]), inner = height_width::of(at[1]),
              padding = height_width::of(at[2]);
@@ -96,7 +97,7 @@ constexpr auto depthwise_weight_gradient::vjp(auto c, auto y, auto x, auto g) {
 }
 
 namespace detail {
-/// Whether each channel has a matrix of its own, and padding does not reach beyond a window.
+/// Whether each channel has its own matrix and the padding is smaller than a window.
 constexpr bool is_depthwise(symbol_table& dims, const attributes& at, const shape& w) {
   const auto padding = height_width::of(at[1]), inner = height_width::of(at[2]);
   return at[3] > 1 && dims.canonical(w[0]) == at[3] && dims.canonical(w[1]) == 1 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Division with remainder, of integers exactly.
+// Division with remainder, exact for integers.
 //
 //   auto row = floor_divide(index, 7), column = index % 7;      // of i64, i32 or u8
 #pragma once
@@ -9,11 +9,11 @@
 
 namespace weft::op {
 
-/// Base of formulas of a dividend and a divisor, with a result of their promoted type.
+/// Base of formulas of a dividend and a divisor whose result has their promoted type.
 struct division : on_numbers<composed<2>> {
  protected:
-  /// The largest integer q with q * d <= n, of i64; 0 where d is 0. Quotients of doubles are near enough that
-  /// the second is off by one at most.
+  /// The largest integer q with q * d <= n, as i64; 0 where d is 0. Quotients of doubles are accurate enough
+  /// that the second one is off by at most one.
   static constexpr auto quotient(auto n, auto d) {
     const auto near = [&](auto of) {
       return cast_to(weft::floor(cast_to(of, dtype::f64) / cast_to(d, dtype::f64)), dtype::i64);
@@ -25,7 +25,7 @@ struct division : on_numbers<composed<2>> {
   }
 };
 
-/// The largest integer that is not above a / b.
+/// The largest integer not above a / b.
 struct floor_divide : division {
   static constexpr auto name = "floor_divide";
   static constexpr auto value(const attributes&, auto a, auto b) {
@@ -50,23 +50,23 @@ struct remainder : division {
 
 namespace weft {
 
-/// The largest integer that is not above a / b, per element, in the promoted type: torch.floor_divide. Exact
-/// for integers, where a / 0 is 0 instead of an error; of floating operands floor(a / b). Broadcasts. Not
+/// The largest integer not above a / b, per element, in the promoted type: torch.floor_divide. Exact for
+/// integers, for which a / 0 is 0 and not an error; floor(a / b) for floating operands. Broadcasts. Not
 /// defined for bool; no derivative.
 template <operand A, operand B>
   requires operands<A, B>
 constexpr auto floor_divide(A a, B b) {
   return apply<op::floor_divide>(std::move(a), std::move(b));
 }
-/// a - floor_divide(a, b) * b, which has the sign of b: torch.remainder, Python's %. Exact for integers,
-/// where remainder(a, 0) is a; of floating operands, the quotient and the product are rounded. Broadcasts.
+/// a - floor_divide(a, b) * b, which has the sign of b: torch.remainder, Python's %. Exact for integers, for
+/// which remainder(a, 0) is a; for floating operands, the quotient and the product are rounded. Broadcasts.
 /// Not defined for bool.
 template <operand A, operand B>
   requires operands<A, B>
 constexpr auto remainder(A a, B b) {
   return apply<op::remainder>(std::move(a), std::move(b));
 }
-/// remainder(a, b), also of negative integers: -1 % 3 is 2.
+/// remainder(a, b), for negative integers too: -1 % 3 is 2.
 template <operand A, operand B>
   requires operands<A, B>
 constexpr auto operator%(A a, B b) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Sums of products by the letters of an equation, as torch.einsum.
+// Sums of products, described by the letters of an equation, as torch.einsum.
 //
 //   einsum<"bij,bjk->bik">(a, b)     // a batch of matrix products
 //   einsum<"bthd,hde->bte">(x, w)    // a sum over two dims: one matrix product
 //   einsum<"ij->ji">(a)              // transposed
 //
-// An equation becomes views, sums and at most one matrix product, from which kernels, derivatives and the
+// An equation becomes views, sums and at most one matrix product, from which kernels, derivatives and
 // division among ranks follow.
 #pragma once
 
@@ -21,14 +21,14 @@ template <bool Holds, class... Extents>
 struct einsum_law {
   static_assert(Holds, "weft: einsum: a letter must have the same extent in both operands");
 };
-/// The compile-time error for operands of `einsum` that are not of one floating type.
+/// The compile-time error for operands of `einsum` that do not have the same floating type.
 template <bool Holds, class... Types>
 struct einsum_type_law {
   static_assert(Holds, "weft: einsum: both operands must have the same floating type");
 };
 
-/// The letters of a tensor in an equation, one for each dim, numbered from 1 on. As an attribute of `einsum`:
-/// a number with these hexadecimal digits.
+/// The letters of a tensor in an equation, one per dim, numbered from 1. As an attribute of `einsum`: a
+/// number with these hexadecimal digits.
 struct einsum_letters {
   int count = 0;
   int at[max_order]{};
@@ -44,16 +44,16 @@ struct einsum_letters {
     return all;
   }
   constexpr void append(int letter) { at[count++] = letter; }
-  /// The dim of a letter; -1 if there is none.
+  /// The dim of a letter; -1 if no dim has it.
   constexpr int find(int letter) const {
     for (int i = 0; i < count; ++i)
       if (at[i] == letter) return i;
     return -1;
   }
   constexpr bool has(int letter) const { return find(letter) >= 0; }
-  /// Those that `other` has.
+  /// The letters that `other` has, too.
   constexpr einsum_letters in(const einsum_letters& other) const { return chosen(other, true); }
-  /// Those that `other` does not have.
+  /// The letters that `other` does not have.
   constexpr einsum_letters without(const einsum_letters& other) const { return chosen(other, false); }
   constexpr einsum_letters operator+(const einsum_letters& more) const {
     einsum_letters all = *this;
@@ -113,9 +113,9 @@ struct einsum : rule<2> {
     return result;
   }
 
-  /// Letters of one operand alone are summed first. If both operands have a letter that is summed, and one
-  /// has a letter of the result that the other does not have, the rest is a product of matrices, into whose
-  /// rows, columns and inner dims letters are merged; otherwise one of elements.
+  /// Letters that only one operand has are summed first. If both operands share a letter that is summed, and
+  /// one of them has a letter of the result that the other lacks, the rest is a matrix product, and letters
+  /// are merged into its rows, columns and inner dims; otherwise it is an element-wise product.
   static constexpr auto value(const attributes& at, auto a, auto b) {
     einsum_letters of_a(at[0]), of_b(at[1]);
     const einsum_letters y(at[2]);
@@ -132,7 +132,7 @@ struct einsum : rule<2> {
       const auto products = cast_to(aligned(a, of_a, all), wide) * cast_to(aligned(b, of_b, all), wide);
       return summed(products, all, inner);
     }
-    if (columns.has(y.without(batch).at[0])) {  // the result is that of the transposed operands
+    if (columns.has(y.without(batch).at[0])) {  // the result of the transposed operands
       std::swap(a, b);
       std::swap(of_a, of_b);
       std::swap(rows, columns);
@@ -156,7 +156,7 @@ struct einsum : rule<2> {
   static constexpr auto permuted(auto x, const einsum_letters& of_x, const einsum_letters& to) {
     return of_x == to ? x : permute_dims(x, of_x.order_of(to));
   }
-  /// x with the dims `all`, of extent 1 where it has no such letter.
+  /// x with the dims `all`, of extent 1 where x lacks the letter.
   static constexpr auto aligned(auto x, const einsum_letters& of_x, const einsum_letters& all) {
     shape s;
     for (int i = 0; i < all.count; ++i) {
@@ -165,7 +165,7 @@ struct einsum : rule<2> {
     }
     return reshape_to(permuted(x, of_x, all.in(of_x)), s);
   }
-  /// x as matrices whose rows are all of `rows`, and their columns all of `columns`.
+  /// x as matrices: the letters `rows` merged into the rows, and `columns` into the columns.
   static constexpr auto matrices(auto x, const einsum_letters& of_x, const einsum_letters& batch,
                                  const einsum_letters& rows, const einsum_letters& columns) {
     const auto y = permuted(x, of_x, batch + rows + columns);
@@ -226,7 +226,7 @@ class equation_terms {
     if (unknown_) return unknown;
     return count_[result] > max_order ? too_many : none;
   }
-  /// The digits of einsum_letters.
+  /// The digits of einsum_letters for operand k.
   constexpr index_t operand(int k) const { return letters_[k].digits(); }
   constexpr index_t of_result() const { return letters_[result].digits(); }
 
@@ -252,7 +252,7 @@ class equation_terms {
   int number_['z' + 1]{}, uses_['z' + 1]{};  // in operands
 };
 
-/// The equation E for operands of these orders; what is wrong with it does not compile.
+/// The equation E for operands with these numbers of dims; an invalid equation does not compile.
 template <equation E, int... Orders>
 struct checked_equation {
   static constexpr equation_terms terms{E.text};
@@ -273,14 +273,14 @@ struct checked_equation {
   static constexpr bool valid = fault == equation_fault::none;
 };
 
-/// `x`, whose dims have the letters From, with them in the order To; both by their digits.
+/// `x`, whose dims have the letters From, with its dims in the order To; both are given by their digits.
 template <index_t From, index_t To, expression X, std::size_t... I>
 constexpr auto reordered(X x, std::index_sequence<I...>) {
   constexpr op::einsum_letters from(From), to(To);
   if constexpr (From == To) return x;
   else return apply<op::permute, attr<from.find(to.at[I])...>>(std::move(x));
 }
-/// The same with the letters To alone, summed over the others.
+/// The same with only the letters To, summed over the others.
 template <index_t From, index_t To, expression X>
 constexpr auto rearranged(X x) {
   constexpr op::einsum_letters from(From), to(To), others = from.without(to);
@@ -292,16 +292,16 @@ constexpr auto rearranged(X x) {
 }
 }  // namespace detail
 
-/// Sums of products of two operands, as torch.einsum: einsum<"bij,bjk->bik">(a, b). Each letter, a to z or
-/// A to Z, is a dim; spaces are ignored. The result has the letters after ->, or without -> those that
-/// occur once, in alphabetical order; over all others products are summed. Both operands have one floating
-/// type; of bf16 and f16 sums are formed in f32 and rounded, over letters of one operand alone before the
-/// product, as in PyTorch. A letter has one extent: static ones that differ do not compile, dynamic ones
-/// throw shape_error at evaluation; unlike in PyTorch an extent of 1 is not repeated. Operands and result
-/// have at most six dims. Not supported, and refused at compile time: a letter twice in one operand (a
-/// diagonal), and "...". Cost: as the matmul, or the product and sum, that one would write by hand; an
-/// operand or the result is copied only where letters that become one dim of a matrix do not lie side by
-/// side in one order, or the result's are mixed.
+/// Sums of products of two operands, as torch.einsum: einsum<"bij,bjk->bik">(a, b). Each letter, a to z or A
+/// to Z, is a dim; spaces are ignored. The result has the letters after ->, or, without ->, those that occur
+/// once, in alphabetical order; products are summed over all others. Both operands have the same floating
+/// type; for bf16 and f16, sums are accumulated in f32 and rounded, and letters of only one operand are
+/// summed before the product, as in PyTorch. All dims of one letter have the same extent: static ones that
+/// differ do not compile, and dynamic ones throw shape_error at evaluation; unlike in PyTorch, an extent of 1
+/// is not repeated. Operands and result have at most six dims. Rejected at compile time: a letter twice in
+/// one operand (a diagonal), and "...". Cost: that of the matmul, or of the product and sum, that one would
+/// write by hand; an operand or the result is copied only if letters that become one dim of a matrix are not
+/// adjacent and in the same order, or if those of the result are mixed.
 template <equation E, expression A, expression B>
 constexpr auto einsum(A a, B b) {
   using read = detail::checked_equation<E, A::static_shape.order, B::static_shape.order>;
@@ -311,8 +311,8 @@ constexpr auto einsum(A a, B b) {
                                                                                           std::move(b));
   }
 }
-/// The same for one operand of any type, whose dims are permuted and summed: einsum<"ij->ji">(x). A sum of
-/// integers or bool is i64, as that of `sum`.
+/// The same for one operand of any type, whose dims are permuted and summed: einsum<"ij->ji">(x). Integers
+/// and bool are summed as i64, as by `sum`.
 template <equation E, expression X>
 constexpr auto einsum(X x) {
   using read = detail::checked_equation<E, X::static_shape.order>;

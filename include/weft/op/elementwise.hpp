@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The primitive element-wise ops: arithmetic and elementary functions, of which the other element-wise ops
+// The primitive element-wise ops: arithmetic and elementary functions, from which the other element-wise ops
 // are composed.
 //
 // Each is one instruction of a fused kernel: `lane` on the CPU, `text` in OpenCL C and CUDA C++ with the
 // operands named a, b, c. Integers are computed as integers; `/` and the elementary functions convert them to
+// f32, as in PyTorch.
 // f32, as in PyTorch.
 #pragma once
 
@@ -31,7 +32,7 @@ struct floating_primitive : primitive<Arity> {
   }
 };
 
-/// a + b; of bools the disjunction.
+/// a + b; for bools, the disjunction.
 struct add : primitive<2> {
   static constexpr auto name = "add";
   static constexpr auto text = "a + b";
@@ -47,7 +48,7 @@ struct subtract : on_numbers<primitive<2>> {
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, -g}; }
 };
 
-/// a * b; of bools the conjunction.
+/// a * b; for bools, the conjunction.
 struct multiply : primitive<2> {
   static constexpr auto name = "multiply";
   static constexpr auto text = "a * b";
@@ -74,8 +75,8 @@ struct negate : on_numbers<primitive<1>> {
   static constexpr auto vjp(auto g, auto, auto) { return -g; }
 };
 
-/// Cotangents of the operands of `maximum` and `minimum`: the selected operand receives g; each receives half
-/// of it where they are equal, and all of it where one is NaN, as in PyTorch.
+/// Cotangents of the operands of `maximum` and `minimum`: the selected operand receives g. Where the operands
+/// are equal, each receives half of it; where one is NaN, each receives all of it, as in PyTorch.
 constexpr auto shared_by_choice(auto g, auto a, auto b, auto passed_a, auto passed_b) {
   const auto part = weft::where(weft::equal(a, b), g * 0.5, g);
   return std::array{weft::where(passed_a, 0, part), weft::where(passed_b, 0, part)};
@@ -109,7 +110,7 @@ struct pow : floating_primitive<2> {
   template <class V> static WEFT_INLINE V lane(V a, V b) { return math::pow(a, b); }
   static constexpr auto vjp(auto g, auto y, auto a, auto b) {
     const auto is_constant = weft::equal(b, 0);
-    const auto below = weft::where(is_constant, 1, b) - 1;  // finite derivatives where it is not used
+    const auto below = weft::where(is_constant, 1, b) - 1;  // keeps derivatives finite where it is not used
     const auto slope = weft::where(is_constant, 0, b * weft::pow(a, below));
     const auto flat = weft::logical_and(weft::equal(a, 0), weft::less_equal(0, b));
     return std::array{g * slope, g * (y * weft::log(weft::where(flat, 1, a)))};
@@ -165,7 +166,7 @@ struct rsqrt : floating_primitive<1> {
   static constexpr auto text = "1 / sqrt(a)";
   static constexpr interval domain{0.1, 4};
   template <class V> static WEFT_INLINE V lane(V a) { return 1 / math::sqrt(a); }
-  static constexpr auto vjp(auto g, auto y, auto) { return g * y * y * (-0.5 * y); }  // y * y * y may vanish
+  static constexpr auto vjp(auto g, auto y, auto) { return g * y * y * (-0.5 * y); }  // may underflow
 };
 
 /// Sine of an angle in radians.
@@ -210,7 +211,7 @@ struct erf : floating_primitive<1> {
   }
 };
 
-/// Absolute value, +0 for -0; not defined for bool. The derivative is sign(a), 0 at 0.
+/// Absolute value, +0 for -0; not defined for bool. The derivative is sign(a), which is 0 at 0.
 struct abs : on_numbers<primitive<1>> {
   static constexpr auto name = "abs";
   static constexpr auto text = "a <= 0 ? 0 - a : a";  // -0 becomes 0
@@ -247,8 +248,8 @@ struct round : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// min(max(x, low), high). As in PyTorch the cotangent passes to x where low <= x <= high; a bound receives
-/// it where it replaces x.
+/// min(max(x, low), high). As in PyTorch, the cotangent passes to x where low <= x <= high, and to a bound
+/// where it replaces x.
 struct clamp : composed<3> {
   static constexpr auto name = "clamp";
   template <class Dims>
@@ -266,8 +267,8 @@ struct clamp : composed<3> {
   }
 };
 
-/// Conversion to another dtype, the attribute. Rounding and values out of range: `converted` in
-/// base/dtype.hpp.
+/// Conversion to another dtype, given as the attribute. For rounding and values out of range see `converted`
+/// in base/dtype.hpp.
 struct cast : primitive<1> {
   static constexpr auto name = "cast";
   static constexpr auto text = "a";
@@ -279,8 +280,8 @@ struct cast : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return cast_to(g, a.type()); }
 };
 
-/// x, whose elements are those of `copy`, x rounded before: programs that read it need not round it again.
-/// The cotangent is that of x.
+/// x, given together with `copy`, which holds x already rounded, so that programs that read x need not round
+/// it again. The cotangent is that of x.
 struct rounded_before : rule<2> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "rounded_before";

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Element-wise functions and operators on expressions.
 //
-// Operands are expressions and numbers, at least one of them an expression. Shapes broadcast as in NumPy:
-// aligned at the right, static extents of 1 are repeated; a dynamic extent is never repeated. Static extents
-// that differ do not compile, dynamic ones throw shape_error at evaluation. Operands are converted to their
-// promoted type (`promoted`, base/dtype.hpp; a number takes the type of the tensor beside it where it can);
-// bf16 and f16 are computed in f32 and rounded once.
+// Operands are expressions and numbers, and at least one is an expression. Shapes broadcast as in NumPy: they
+// are aligned at the right, and static extents of 1 are repeated; a dynamic extent is never repeated. Static
+// extents that differ do not compile; dynamic ones throw shape_error at evaluation. Operands are converted to
+// their promoted type (`promoted`, base/dtype.hpp; a number takes the type of the tensor operand where it
+// can); bf16 and f16 are computed in f32 and rounded once.
 //
 // The ops are declared here first, so that the derivative of each can use all functions. Inside namespace op
 // a function needs its qualified name, weft::exp, because op::exp is the op.
@@ -54,13 +54,13 @@ struct logical_not;
 
 namespace weft {
 
-/// a + b. Integers wrap modulo 2^bits; of bools the disjunction, as in PyTorch.
+/// a + b. Integers wrap modulo 2^bits; for bools, the disjunction, as in PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator+(A a, B b) { return apply<op::add>(std::move(a), std::move(b)); }
 /// a - b. Integers wrap modulo 2^bits; not defined for bool.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator-(A a, B b) { return apply<op::subtract>(std::move(a), std::move(b)); }
-/// a * b. Integers wrap modulo 2^bits; of bools the conjunction, as in PyTorch.
+/// a * b. Integers wrap modulo 2^bits; for bools, the conjunction, as in PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator*(A a, B b) { return apply<op::multiply>(std::move(a), std::move(b)); }
 /// a / b by IEEE division; integers and bool are converted to f32 first.
@@ -77,7 +77,7 @@ constexpr auto maximum(A a, B b) { return apply<op::maximum>(std::move(a), std::
 /// PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto minimum(A a, B b) { return apply<op::minimum>(std::move(a), std::move(b)); }
-/// a to the power b as std::pow. Integers and bool become f32 (in PyTorch integer powers stay integers). The
+/// a to the power b, as std::pow. Integers and bool become f32 (in PyTorch integer powers stay integers). The
 /// cotangent of b is 0 where a is 0 and b is 0 or more.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto pow(A a, B b) { return apply<op::pow>(std::move(a), std::move(b)); }
@@ -129,24 +129,25 @@ constexpr auto floor(A a) { return apply<op::floor>(std::move(a)); }
 template <operand A> requires operands<A>
 constexpr auto round(A a) { return apply<op::round>(std::move(a)); }
 
-/// `x` converted to elements of type `T` (PyTorch's x.to(dtype)). Floating to integer truncates, NaN becomes
-/// 0, values out of range the nearest integer of T; between integers modulo 2^bits; to bool: whether it is
-/// not 0. The cotangent is converted back.
+/// `x` converted to elements of type `T` (PyTorch's x.to(dtype)). Conversion from floating to integer
+/// truncates; NaN becomes 0, and values out of range become the nearest integer of T. Integers convert to
+/// other integer types modulo 2^bits. A bool is true where the element is not 0. The cotangent is converted
+/// back.
 template <element T, expression X>
 constexpr auto cast(X x) {
   return apply<op::cast, attr<static_cast<index_t>(dtype_of<T>)>>(std::move(x));
 }
 
 namespace detail {
-/// `e` with elements of T; `e` itself if it has that type.
+/// `e` with elements of type T; `e` itself if it already has that type.
 template <element T, expression E>
 constexpr auto in_type(E e) {
   if constexpr (std::is_same_v<T, typename E::value_type>) return e;
   else return cast<T>(std::move(e));
 }
 
-/// f(x...), a formula over several ops. Operands of bf16 and f16 are converted to f32 and the result is
-/// rounded once, as for a single op.
+/// f(x...), a formula of several ops. Operands of bf16 and f16 are converted to f32 and the result is rounded
+/// once, as for a single op.
 template <class F, expression... X>
 constexpr auto rounded_once(F f, X... x) {
   constexpr dtype t = [] {
@@ -179,7 +180,7 @@ constexpr auto logical_and(A a, B b) { return apply<op::logical_and>(std::move(a
 template <operand A, operand B> requires operands<A, B>
 constexpr auto logical_or(A a, B b) { return apply<op::logical_or>(std::move(a), std::move(b)); }
 /// condition ? a : b per element. The condition must be bool; all three broadcast; a and b are converted to
-/// their promoted type. The cotangent passes to the selected operand, the other receives 0, also where it is
+/// their promoted type. The cotangent passes to the selected operand; the other receives 0, even where it is
 /// NaN or infinite.
 template <operand C, operand A, operand B> requires operands<C, A, B>
 constexpr auto where(C condition, A a, B b) {
@@ -200,8 +201,8 @@ constexpr auto operator>(A a, B b) { return less(std::move(b), std::move(a)); }
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator>=(A a, B b) { return less_equal(std::move(b), std::move(a)); }
 
-/// logical_and, logical_or and logical_not of bools: PyTorch's `&`, `|` and `~`. There is no `&&` and `||`,
-/// which would not evaluate their right operand.
+/// logical_and, logical_or and logical_not of bools: PyTorch's `&`, `|` and `~`. `&&` and `||` are not
+/// provided, since overloads would not short-circuit.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator&(A a, B b) { return logical_and(std::move(a), std::move(b)); }
 template <operand A, operand B> requires operands<A, B>
@@ -211,7 +212,7 @@ constexpr auto operator!(A a) { return logical_not(std::move(a)); }
 template <operand A> requires operands<A>
 constexpr auto operator~(A a) { return logical_not(std::move(a)); }
 
-/// Whether an element is neither infinite nor NaN; of integers and bool all are finite.
+/// Whether an element is neither infinite nor NaN; always true for integers and bool.
 template <expression A>
 constexpr auto isfinite(A a) { return std::move(a) * 0 == 0; }
 /// Whether an element is NaN.
@@ -222,8 +223,8 @@ constexpr auto isnan(A a) {
   else return logical_not(isfinite(std::move(a)));
 }
 
-/// min(max(x, low), high) per element: `high` where low > high, NaN where an operand is. As in PyTorch the
-/// cotangent passes to x where low <= x <= high; a bound receives it where it replaces x.
+/// min(max(x, low), high) per element: `high` where low > high, NaN where an operand is NaN. As in PyTorch,
+/// the cotangent passes to x where low <= x <= high, and to a bound where it replaces x.
 template <operand X, operand L, operand H> requires operands<X, L, H>
 constexpr auto clamp(X x, L low, H high) {
   return apply<op::clamp>(std::move(x), std::move(low), std::move(high));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Overloads for spellings of PyTorch that weft does not have: each is a compile-time error that says what to
+// Overloads for PyTorch spellings that weft does not support: each is a compile-time error that says what to
 // write instead.
 //
 //   sum(x, 0)      // error: weft: dims are template arguments: sum(x, dims<0>), ...
@@ -65,7 +65,7 @@ constexpr void log_softmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
 }
 
-/// Compile-time errors: other names.
+/// Compile-time errors: PyTorch's other names.
 template <expression X, class... Rest>
 constexpr void max(X, Rest...) {
   static_assert(detail::unsupported<X>,
@@ -90,7 +90,7 @@ constexpr void attention(Q, K, V, Rest...) {
       "k, v), attention<!causal>(q, k, v)");
 }
 
-/// The same for dims and extents of functions that change shapes.
+/// The same for the dims and extents of functions that change shapes.
 template <expression A, class... Rest>
 constexpr void concat(A, Rest...) {
   static_assert(detail::unsupported<A>, "weft: concat: the dim is a template argument: concat<0>(a, b)");
@@ -223,7 +223,7 @@ constexpr void upsample_bilinear(X, Rest...) {
                 "weft: upsample_bilinear: the factor is a template argument: upsample_bilinear<2>(x)");
 }
 
-/// Compile-time errors: expressions are immutable; elements are changed in place by `update` only.
+/// Compile-time errors: expressions are immutable; only `update` changes elements in place.
 template <expression A, operand B>
 constexpr void operator+=(const A&, const B&) {
   static_assert(detail::unsupported<A>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Indexing ops: selection of rows and elements by index, and their derivatives, which add up cotangents by
+// Indexing ops: selection of rows and elements by index, and their derivatives, which sum cotangents by
 // index.
 //
 //   auto e = embedding(weight, tokens);      // [V, C], [B, T] -> [B, T, C]
@@ -18,7 +18,7 @@ struct take_law {
   static_assert(Holds, "weft: embedding: the table must have at least one dim, and the order of "
                        "the result must not exceed 6");
 };
-/// The compile-time error for indices of another type than i64, i32 or u8.
+/// The compile-time error for indices of a type other than i64, i32 or u8.
 template <bool Holds, class... Types>
 struct index_type_law {
   static_assert(Holds, "weft: indices must be i64, i32 or u8");
@@ -26,10 +26,10 @@ struct index_type_law {
 /// Whether elements of `t` can be indices.
 constexpr bool is_index(dtype t) { return t == dtype::i64 || t == dtype::i32 || t == dtype::u8; }
 
-/// The indices as i32. An index outside [0, v0) is a value_error, except v2 if v3 is 1: that becomes -1. v1:
-/// the op to be named in errors (index_reader).
+/// The indices as i32. An index outside [0, v0) is a value_error, except that if v3 is 1, the index v2
+/// becomes -1. v1: the op to name in errors (index_reader).
 ///
-/// A step of its own: the row kernels that read its result cannot report errors.
+/// A separate step, because the row kernels that read its result cannot report errors.
 struct checked_index : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b1;
@@ -46,8 +46,8 @@ struct checked_index : rule<1> {
 /// Declared for the derivative of index_add; defined below.
 struct index_select;
 
-/// A new tensor of v0 rows, as torch's zeros().index_add_: row i is the sum of the rows of operand 1 whose
-/// index is i. v1: the op to be named in errors.
+/// A new tensor with v0 rows, as torch's zeros().index_add_: row i is the sum of the rows of operand 1 whose
+/// index is i. v1: the op to name in errors.
 struct index_add : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b1;
@@ -69,8 +69,7 @@ struct index_add : rule<2> {
   }
 };
 
-/// Rows of the table, operand 0, at the indices, operand 1. v0: the op to be named in errors
-/// (index_reader).
+/// The rows of the table, operand 0, at the indices, operand 1. v0: the op to name in errors (index_reader).
 struct index_select : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "index_select";
@@ -96,15 +95,15 @@ struct index_select : rule<2> {
   }
 };
 
-/// The compile-time error for operands of `gather` whose shapes do not fit.
+/// The compile-time error for operands of `gather` whose shapes do not match.
 template <bool Holds, class... Extents>
 struct gather_law {
   static_assert(Holds, "weft: gather: operand and indices must have the same order and, except along "
                        "the gathered dim, the same extents");
 };
 
-/// A tensor of zeros with extent v1 in dim v0, to which the elements of operand 1 are added at the indices of
-/// operand 0 along that dim.
+/// A tensor of zeros with extent v1 in dim v0, to which the elements of operand 1 are added at the indices
+/// given by operand 0 along that dim.
 struct scatter_sum : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b10;
@@ -154,14 +153,14 @@ struct gather : rule<2> {
   }
 };
 
-/// The compile-time error for operands of `scatter_add` whose shapes do not fit.
+/// The compile-time error for operands of `scatter_add` whose shapes do not match.
 template <bool Holds, class... Extents>
 struct scatter_add_law {
   static_assert(Holds,
                 "weft: scatter_add: indices and source must have the same extents, and those of the operand "
                 "except along the dim");
 };
-/// The compile-time error for operands of `scatter_add` whose types do not fit.
+/// The compile-time error for operands of `scatter_add` whose types do not match.
 template <bool Holds, class... Types>
 struct scatter_add_type_law {
   static_assert(Holds,
@@ -225,7 +224,7 @@ struct arg_extremum : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// 1 where the position in the new last dim, of extent v0, equals the index, else 0; f32.
+/// 1 where the position in the new last dim, of extent v0, equals the index, otherwise 0; f32.
 struct one_hot : composed<1> {
   static constexpr auto name = "one_hot";
   template <bool Holds, class... Types>
@@ -257,10 +256,10 @@ concept embedding_compatible = accepts<op::index_select, attr<0>, Table, Index>;
 template <index_t Dim, class X, class Index>
 concept gather_compatible = accepts<op::gather, attr<Dim>, X, Index>;
 
-/// out[..., i, ...] = x[..., index[..., i, ...], ...] along dim Dim, as torch.gather, but all other extents
-/// must be equal. Indices are i64, i32 or u8 and of the order of `x`; the result has the shape of `index` and
-/// the dtype of `x`. An index outside [0, extent) throws value_error at evaluation. The derivative adds
-/// cotangents up at their indices.
+/// out[..., i, ...] = x[..., index[..., i, ...], ...] along dim Dim, as torch.gather, except that all other
+/// extents must be equal. Indices are i64, i32 or u8 and have as many dims as `x`; the result has the shape
+/// of `index` and the dtype of `x`. An index outside [0, extent) throws value_error at evaluation. The
+/// derivative adds cotangents at their indices.
 template <index_t Dim, expression X, expression Index>
 constexpr auto gather(X x, Index index) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -268,9 +267,10 @@ constexpr auto gather(X x, Index index) {
   return apply<op::gather, attr<dim>>(std::move(x), std::move(index));
 }
 
-/// `x` plus the elements of `source`, added at their indices along dim Dim: torch.scatter_add, with `index`
-/// and `source` of one shape that equals that of `x` in all other dims. `x` and `source` have one dtype, not
-/// bool. An index outside [0, extent) throws value_error at evaluation. Differentiable in `x` and `source`.
+/// `x` plus the elements of `source`, added at their indices along dim Dim: torch.scatter_add. `index` and
+/// `source` have the same shape, which equals that of `x` in all other dims. `x` and `source` have the same
+/// dtype, not bool. An index outside [0, extent) throws value_error at evaluation. Differentiable in `x` and
+/// `source`.
 template <index_t Dim, expression X, expression Index, expression Source>
 constexpr auto scatter_add(X x, Index index, Source source) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -279,7 +279,7 @@ constexpr auto scatter_add(X x, Index index, Source source) {
 }
 
 namespace detail {
-/// Which: 0 for the position of the largest element, 1 for that of the smallest.
+/// `Which` is 0 for the position of the largest element, 1 for that of the smallest.
 template <index_t Which, index_t... Dim, expression X>
 constexpr auto position_of(X x) {
   static_assert(sizeof...(Dim) <= 1,
@@ -296,13 +296,13 @@ constexpr auto position_of(X x) {
 
 /// Positions of the largest elements along dim Dim, which is removed, as i64; without Dim, the row-major
 /// position among all elements, as a scalar. Ties: the lowest position. NaN counts as larger than every
-/// number. Not defined for bool. A dim without elements does not compile where the extent is static and
-/// throws shape_error at evaluation where it is dynamic. No derivative.
+/// number. Not defined for bool. A dim without elements does not compile if the extent is static, and throws
+/// shape_error at evaluation if it is dynamic. No derivative.
 template <index_t... Dim, expression X>
 constexpr auto argmax(X x) {
   return detail::position_of<0, Dim...>(std::move(x));
 }
-/// The same, and dim Dim is kept with extent 1.
+/// The same, but dim Dim is kept with extent 1.
 template <index_t Dim, expression X>
 constexpr auto argmax(X x, keepdim_t) {
   return unsqueeze<normalized_dim(Dim, X::static_shape.order)>(argmax<Dim>(std::move(x)));
@@ -317,7 +317,7 @@ constexpr auto argmin(X x, keepdim_t) {
   return unsqueeze<normalized_dim(Dim, X::static_shape.order)>(argmin<Dim>(std::move(x)));
 }
 
-/// Rows of zeros with a one at the index: [...] -> [..., Classes], as f32 (in PyTorch i64). An index outside
+/// Rows of zeros with a one at the index: [...] -> [..., Classes], as f32 (i64 in PyTorch). An index outside
 /// [0, Classes) throws value_error at evaluation. No derivative.
 template <index_t Classes, expression Index>
 constexpr auto one_hot(Index index) {
@@ -326,8 +326,7 @@ constexpr auto one_hot(Index index) {
 }
 
 /// The slices of `x` at the indices [N] along dim Dim, whose extent becomes N: torch.index_select. An index
-/// outside [0, extent) throws value_error at evaluation. The derivative adds up the cotangents of equal
-/// indices.
+/// outside [0, extent) throws value_error at evaluation. The derivative sums the cotangents of equal indices.
 template <index_t Dim, expression X, expression Index>
 constexpr auto index_select(X x, Index index) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);

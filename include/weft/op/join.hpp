@@ -8,15 +8,15 @@
 
 namespace weft::op {
 
-/// The compile-time error for operands of `concat` whose shapes do not fit.
+/// The compile-time error for operands of `concat` whose shapes do not match.
 template <bool Holds, class... Extents>
 struct concat_law {
   static_assert(Holds, "weft: concat: the operands must have the same order and, except along the "
                        "concatenated dim, the same extents");
 };
 
-/// Zeros around and between the elements of dim v0: v1 before the first, v3 - 1 between two; v2 is the
-/// resulting extent.
+/// Zeros around and between the elements of dim v0: v1 before the first, v3 - 1 between two neighbours; v2 is
+/// the resulting extent.
 struct pad : rule<1> {
   static constexpr unsigned extents = 0b110;
   static constexpr auto kind = op_kind::copy;
@@ -30,7 +30,7 @@ struct pad : rule<1> {
   static constexpr auto vjp(auto g, auto y, auto x) { return unpad(g, y, x); }
 };
 
-/// Zeros before and after the elements of dim v0, v1 and v2 of them, whose extent may be dynamic.
+/// v1 zeros before and v2 after the elements of dim v0, whose extent may be dynamic.
 struct pad_ends : composed<1> {
   static constexpr auto name = "pad_ends";
   template <class Dims>
@@ -95,7 +95,7 @@ constexpr auto pad(X x) {
 }
 
 /// The operands one after the other along dim Dim (torch.cat), in their promoted dtype. They have the same
-/// order and, except along Dim, the same extents. Each is copied once.
+/// number of dims and, except along Dim, the same extents. Each is copied once.
 template <index_t Dim, expression A, expression B, expression... Rest>
 constexpr auto concat(A a, B b, Rest... rest) {
   constexpr int dim = normalized_dim(Dim, A::static_shape.order);
@@ -104,8 +104,8 @@ constexpr auto concat(A a, B b, Rest... rest) {
   else return concat<dim>(std::move(first), std::move(rest)...);
 }
 
-/// Operands of one shape along a new dim Dim, as torch.stack: N operands [A, B] with Dim 0 -> [N, A, B]. Each
-/// is copied once.
+/// Operands of the same shape along a new dim Dim, as torch.stack: N operands [A, B] with Dim 0 -> [N, A, B].
+/// Each is copied once.
 template <index_t Dim, expression X, expression... Rest>
 constexpr auto stack(X x, Rest... rest) {
   if constexpr (sizeof...(Rest) == 0) return unsqueeze<Dim>(std::move(x));

@@ -15,7 +15,7 @@
 
 namespace weft::op {
 
-/// The compile-time error for labels whose shape does not fit the logits.
+/// The compile-time error for labels whose shape does not match that of the logits.
 template <bool Holds, class... Extents>
 struct cross_entropy_law {
   static_assert(Holds, "weft: cross_entropy: labels must have the extents of the logits without "
@@ -53,8 +53,9 @@ struct cross_entropy : composed<2> {
     const auto shifted = logits - top;
     const auto log_sum = weft::log(sum_dims(weft::exp(shifted), order - 1, order));
     const double smoothing = std::bit_cast<double>(at[1]);
-    // Added to the logarithm, `top` would hide it where it is large. The logit is chosen in the sweep for
-    // `top`, which waits for memory, and not in that of the exponentials, which computes.
+    // `top` is not added to the logarithm, which would lose precision where `top` is large. The logit is
+    // selected in the memory-bound sweep that finds `top`, not in the compute-bound one over the
+    // exponentials.
     const auto of_label = sum_dims(weft::where(hit, logits, 0), order - 1, order) - top;
     auto loss = log_sum - of_label * (1 - smoothing);
     if (smoothing > 0) {
@@ -65,7 +66,7 @@ struct cross_entropy : composed<2> {
     return reshape_to(kept, labels.extents());
   }
 
-  /// softmax(logits) minus the target distribution, in one kernel, which divides once for each row.
+  /// softmax(logits) minus the target distribution, in one kernel with one division per row.
   static constexpr auto vjp(auto g, auto y, auto logits, auto labels) {
     const attributes at = y.attribute_values();
     const int order = logits.extents().order;
@@ -106,7 +107,7 @@ struct count_labels : composed<1> {
     return {true, {static_cast<dtype>(at[1]), {}}};
   }
   static constexpr auto value(const attributes& at, auto labels) {
-    const auto ignored = labels.owner->constant(at[0], dtype::i64);  // may not fit narrow labels
+    const auto ignored = labels.owner->constant(at[0], dtype::i64);  // may not fit the type of the labels
     const auto counted = weft::where(weft::equal(cast_to(labels, dtype::i64), ignored),
                                      labels.owner->constant(0, static_cast<dtype>(at[1])), 1);
     return reshape_to(sum_dims(counted, 0, labels.extents().order), shape{});
@@ -146,14 +147,14 @@ constexpr auto reduced(E e) {
   else return e;
 }
 
-/// Integers as f32, as in formulas over one operand: differences of u8 would wrap.
+/// Integers as f32, as in formulas of one operand: differences of u8 would wrap.
 template <expression X>
 constexpr auto in_floats(X x) {
   if constexpr (is_floating(dtype_of<typename X::value_type>)) return x;
   else return cast<float>(std::move(x));
 }
 
-/// f(input, target), which are the losses of the elements, reduced.
+/// The reduction of f(input, target), the losses of the elements.
 template <reduction_kind How, class F, expression X, expression Y>
 constexpr auto loss_of_pair(F f, X input, Y target) {
   static_assert(can_be_equal(X::static_shape, Y::static_shape),
@@ -171,9 +172,9 @@ constexpr auto huber(auto difference, double delta) {
   });
 }
 
-/// The sum of `weights`, one of each label. Where ranks divide positions: the mean weight of all of them,
-/// times the number of labels here, so that the mean over ranks of what is divided by it is that of one rank.
-/// Its derivative is that of the sum.
+/// The sum of `weights`, one per label. Where ranks divide positions: the mean weight over all of them times
+/// the number of labels on this rank, so that the mean over ranks of losses divided by it equals the result
+/// on one rank. Its derivative is that of the sum.
 template <expression W, expression Labels>
 constexpr auto sum_of_weights(W weights, Labels labels) {
   using T = typename W::value_type;
@@ -197,10 +198,10 @@ consteval double checked_smoothing() {
 }  // namespace detail
 
 /// Cross-entropy -log(softmax(logits)[label]) of floating `logits` [..., C] and labels [...] of i64, i32 or
-/// u8: the mean (or sum) over all labels, or that of each. Rows of finite logits whose label is `Ignore` have
-/// loss and gradient 0; the mean is over the others, NaN if there are none. `Smoothing` (per_million<...>, in
-/// [0, 1]) is the share of the target spread evenly over all classes. A label that is neither `Ignore` nor in
-/// [0, C) throws value_error at evaluation.
+/// u8: the mean (or sum) over all labels, or the loss of each. Rows of finite logits whose label is `Ignore`
+/// have loss and gradient 0; the mean is over the others, and NaN if there are none. `Smoothing`
+/// (per_million<...>, in [0, 1]) is the share of the target that is spread evenly over all classes. A label
+/// that is neither `Ignore` nor in [0, C) throws value_error at evaluation.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {
@@ -219,8 +220,8 @@ constexpr auto cross_entropy(X logits, Y labels) {
   }
 }
 
-/// The same of floating targets, which are the probabilities of the classes and have the shape of the logits:
-/// -sum(p log_softmax(logits)) of each row. They are not checked, and no row is ignored.
+/// The same for floating targets, which are class probabilities in the shape of the logits: -sum(p
+/// log_softmax(logits)) of each row. They are not checked, and no row is ignored.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
   requires(is_floating(dtype_of<typename Y::value_type>))
@@ -239,8 +240,8 @@ constexpr auto cross_entropy(X logits, Y probabilities) {
   return detail::rounded_once(of_rows, std::move(logits), std::move(probabilities));
 }
 
-/// The same of labels with a weight for each class, `class_weights` [C]: losses are multiplied by the weight
-/// of their label, and the mean is divided by the sum of the weights, as in PyTorch. Without smoothing.
+/// The same for labels with a weight per class, `class_weights` [C]: each loss is multiplied by the weight of
+/// its label, and the mean is divided by the sum of these weights, as in PyTorch. No smoothing.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label, expression X,
           expression Y, expression W>
 constexpr auto cross_entropy(X logits, Y labels, W class_weights) {
@@ -265,8 +266,8 @@ constexpr auto cross_entropy(X logits, Y labels, W class_weights) {
   return let(cast<std::int64_t>(std::move(labels)), weigh);
 }
 
-/// -x[label] of each row of logarithms of probabilities [..., C] and labels [...] of i64, i32 or u8: the mean
-/// (or sum) over all labels, or that of each. `Ignore` as in cross_entropy(logits, labels), which is
+/// -x[label] for each row of log-probabilities x [..., C] and labels [...] of i64, i32 or u8: the mean (or
+/// sum) over all labels, or the loss of each. `Ignore` as in cross_entropy(logits, labels), which equals
 /// nll_loss(log_softmax(logits), labels) without rounding in between. A label that is neither `Ignore` nor in
 /// [0, C) throws value_error at evaluation.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label, expression X,
@@ -290,8 +291,8 @@ constexpr auto nll_loss(X log_probabilities, Y labels) {
   }
 }
 
-/// Mean (or sum, or elements) of (x - y)^2. This and the losses below take two operands of one shape; others
-/// do not compile, or throw shape_error at evaluation.
+/// Mean (or sum, or elements) of (x - y)^2. The operands of this and of the losses below must have the same
+/// shape; otherwise the call does not compile, or throws shape_error at evaluation.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
   return detail::loss_of_pair<How>([](auto a, auto b) { return square(a - b); }, std::move(x), std::move(y));
@@ -321,18 +322,18 @@ constexpr auto smooth_l1_loss(X x, Y y, double beta = 1) {
                                    std::move(x), std::move(y));
 }
 
-/// Mean (or sum, or elements) of q (log(q) - x), where x are logarithms of probabilities and q probabilities,
-/// which are not checked; 0 log(0) is 0. The mean is over all elements, as PyTorch's: the divergence of rows
-/// is the sum, divided by their number.
+/// Mean (or sum, or elements) of q (log(q) - x), where x are log-probabilities and q probabilities, which are
+/// not checked; 0 log(0) is 0. The mean is over all elements, as in PyTorch; the mean divergence per row is
+/// the sum divided by the number of rows.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto kl_div(X log_probabilities, Y probabilities) {
   const auto of_elements = [](auto x, auto q) { return q * log(where(q == 0, 1, q)) - q * x; };
   return detail::loss_of_pair<How>(of_elements, std::move(log_probabilities), std::move(probabilities));
 }
 
-/// Mean (or sum, or that of each row) of max(|anchor - positive| - |anchor - negative| + margin, 0), with
-/// Euclidean distances along the last dim, to whose differences 1e-6 is added as in PyTorch. All operands
-/// have one shape [..., C]. Throws value_error if margin is not positive.
+/// Mean (or sum, or the loss of each row) of max(|anchor - positive| - |anchor - negative| + margin, 0), with
+/// Euclidean distances along the last dim; 1e-6 is added to the differences, as in PyTorch. All operands have
+/// the same shape [..., C]. Throws value_error if margin is not positive.
 template <reduction_kind How = reduction_kind::mean, expression A, expression P, expression N>
 constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double margin = 1) {
   static_assert(A::static_shape.order > 0 && detail::can_be_equal(A::static_shape, P::static_shape) &&

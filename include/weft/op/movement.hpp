@@ -14,7 +14,7 @@
 
 namespace weft::op {
 
-/// The compile-time error for a reshape to another number of elements.
+/// The compile-time error for a reshape to a different number of elements.
 template <bool Holds, class From, class... To>
 struct reshape_law {
   static_assert(Holds, "weft: reshape: the shapes must have the same number of elements, and at "
@@ -25,7 +25,7 @@ template <bool Holds, class... Extents>
 struct expand_law {
   static_assert(Holds, "weft: expand: an extent can grow only from 1");
 };
-/// The compile-time error for dims that are no permutation.
+/// The compile-time error for dims that are not a permutation.
 template <bool Holds, class... Extents>
 struct permute_law {
   static_assert(Holds, "weft: permute: each dim of the operand is to be named once");
@@ -36,7 +36,7 @@ struct dims_law {
   static_assert(Holds, "weft: a dim or bound is out of range for this operand");
 };
 
-/// Base of views: other strides on the memory of the operand.
+/// Base of views: different strides over the operand's memory.
 template <int Arity>
 struct view : rule<Arity> {
   static constexpr auto kind = op_kind::view;
@@ -70,7 +70,7 @@ struct permute : view<1> {
     inferred result{at.count == from.order, operands[0]};
     int seen = 0;
     for (int i = 0; i < at.count && i < from.order; ++i) {
-      const int d = static_cast<int>(at[i]);  // not from the right
+      const int d = static_cast<int>(at[i]);  // does not count from the right
       if (d < 0 || d >= from.order || (seen >> d & 1)) return {false, operands[0]};
       seen |= 1 << d;
       result.value.extents[i] = from[d];
@@ -84,7 +84,7 @@ struct permute : view<1> {
   }
 };
 
-/// Repeats extents of 1, and adds dims at the left; the attributes are the resulting extents.
+/// Repeats extents of 1 and adds dims on the left; the attributes are the resulting extents.
 struct expand : view<1> {
   static constexpr unsigned extents = ~0u;
   static constexpr auto name = "expand";
@@ -106,8 +106,8 @@ struct expand : view<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return sum_to(g, x.extents()); }
 };
 
-/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Where a bound
-/// or the extent is not known at compile time, bounds are checked when the program first sees the sizes
+/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. If a bound or
+/// the extent is not known at compile time, bounds are checked when the program first sees the sizes
 /// (run/specialization.hpp).
 struct slice : view<1> {
   static constexpr unsigned extents = 0b110;
@@ -148,7 +148,7 @@ struct detach : view<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// Dim v0 split into two dims: v1 parts, and the extent of each.
+/// Dim v0 split into two dims: v1 parts, and the extent of each part.
 struct unflatten : rule<1> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "unflatten";
@@ -257,7 +257,7 @@ struct chunk : rule<1> {
 namespace weft {
 
 namespace detail {
-// Not templates, so that their text is not instantiated for each expression.
+// Not templates, so that their code is not instantiated for each expression.
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
   refuse<shape_error>({"weft: slice: dim ", dim, " of ", s, " from ", start, " to ", stop,
@@ -273,7 +273,7 @@ constexpr void take_dynamic(const extents<To...>& to, index_t* sizes) {
     if (extents<To...>::static_shape[i] == dyn) *sizes++ = to[i];
 }
 
-/// Applies `Op`, whose attributes are extents, with those of `to`; dynamic ones are given at run time.
+/// Applies `Op`, whose attributes are extents, with the extents `to`; dynamic ones are passed at run time.
 template <class Op, expression X, index_t... To>
 constexpr auto apply_to(X x, const extents<To...>& to) {
   constexpr int dynamic = extents<To...>::dynamic_count;
@@ -293,15 +293,15 @@ concept reshape_compatible = accepts<op::reshape, attr<To...>, X>;
 /// Whether `X` can be expanded to these extents.
 template <class X, index_t... To>
 concept expand_compatible = accepts<op::expand, attr<To...>, X>;
-/// `x` with the extents `to` and the same elements in row-major order. Dynamic extents of `to` are given
-/// numbers: reshape(x, extents<dyn, 768>{n}); the overload below infers one. Another number of elements does
-/// not compile where extents are static and throws shape_error at evaluation where they are dynamic.
+/// `x` with the extents `to` and the same elements in row-major order. Dynamic extents of `to` must be given:
+/// reshape(x, extents<dyn, 768>{n}); the overload below infers one. A different number of elements does not
+/// compile if extents are static, and throws shape_error at evaluation if they are dynamic.
 template <expression X, index_t... To>
 constexpr auto reshape(X x, extents<To...> to) {
   return detail::apply_to<op::reshape>(std::move(x), to);
 }
 
-/// The same with at most one extent that is dyn, which is inferred: reshape<dyn, 768>(x).
+/// The same with at most one `dyn` extent, which is inferred: reshape<dyn, 768>(x).
 template <index_t... To, expression X>
 constexpr auto reshape(X x) {
   static_assert(extents<To...>::dynamic_count <= 1,
@@ -324,7 +324,7 @@ constexpr auto swap_dims(X x, std::integer_sequence<int, I...>) {
 }
 }  // namespace detail
 
-/// `x` with two dims exchanged, by default the last two. A view: no copy where the consumer reads by strides.
+/// `x` with two dims swapped, by default the last two. A view: no copy where the consumer reads by strides.
 template <index_t A = -2, index_t B = -1, expression X>
 constexpr auto transpose(X x) {
   constexpr int order = X::static_shape.order;
@@ -334,8 +334,8 @@ constexpr auto transpose(X x) {
                                         std::make_integer_sequence<int, order>{});
 }
 
-/// Repeats static extents of 1 to those of `to` and adds dims at the left, without a copy. Dynamic extents of
-/// `x` are not repeated; they are given again, and throw shape_error at evaluation if they differ. Its
+/// Repeats static extents of 1 to those of `to` and adds dims on the left, without a copy. Dynamic extents of
+/// `x` are not repeated; `to` gives them again, and they throw shape_error at evaluation if they differ. The
 /// derivative sums.
 template <expression X, index_t... To>
 constexpr auto expand(X x, extents<To...> to) {
@@ -353,7 +353,7 @@ constexpr auto expand(X x) {
 
 /// x[..., start:stop:step, ...] in dim Dim with bounds known at compile time, 0 <= start <= stop <= extent.
 /// Unlike in Python, bounds do not count from the end and are not clamped. Bounds beyond a static extent do
-/// not compile; beyond a dynamic one they throw shape_error at evaluation. A view.
+/// not compile; beyond a dynamic extent they throw shape_error at evaluation. A view.
 template <index_t Dim, index_t Start, index_t Stop, index_t Step = 1, expression X>
 constexpr auto slice(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -364,8 +364,8 @@ constexpr auto slice(X x) {
     return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
 }
 
-/// The same with bounds given at run time; the extent of the result is dynamic. Throws shape_error at once
-/// unless 0 <= start <= stop, and at evaluation if stop exceeds a dynamic extent.
+/// The same with bounds given at run time; the extent of the result is dynamic. The call throws shape_error
+/// unless 0 <= start <= stop, and evaluation throws it if stop exceeds a dynamic extent.
 template <index_t Dim, index_t Step = 1, expression X>
 constexpr auto slice(X x, index_t start, index_t stop) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -377,7 +377,7 @@ constexpr auto slice(X x, index_t start, index_t stop) {
   return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
 }
 
-/// Not a function: the step is a template argument.
+/// Compile-time error: the step is a template argument.
 template <index_t Dim, expression X>
 constexpr X slice(X x, index_t, index_t, index_t) {
   static_assert(detail::unsupported<X>,
@@ -393,8 +393,8 @@ constexpr auto flip(X x) {
   return apply<op::flip, attr<dim>>(std::move(x));
 }
 
-/// Splits dim Dim into two, [parts, extent / parts]. Throws shape_error at once if parts is not positive, and
-/// at evaluation if it does not divide the extent.
+/// Splits dim Dim into two, [parts, extent / parts]. The call throws shape_error if `parts` is not positive,
+/// and evaluation throws it if `parts` does not divide the extent.
 template <index_t Dim, expression X>
 constexpr auto unflatten(X x, index_t parts) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -420,8 +420,8 @@ constexpr auto flatten(X x) {
   return apply<op::flatten, attr<first, last>>(std::move(x));
 }
 
-/// Part I of Parts equal parts of dim Dim. An extent that Parts does not divide does not compile, or throws
-/// shape_error at evaluation if it is known only then (torch.chunk makes the last part smaller).
+/// Part I of Parts equal parts of dim Dim. If Parts does not divide the extent, this does not compile, or
+/// throws shape_error at evaluation if the extent is dynamic (torch.chunk makes the last part smaller).
 template <index_t Dim, index_t Parts, index_t I, expression X>
 constexpr auto chunk(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -436,7 +436,7 @@ constexpr auto unsqueeze(X x) {
   return apply<op::unsqueeze, attr<normalized_dim(Dim, X::static_shape.order + 1)>>(std::move(x));
 }
 
-/// Removes dim Dim, whose extent is 1 by its type: others do not compile.
+/// Removes dim Dim, whose static extent must be 1: anything else does not compile.
 template <index_t Dim, expression X>
 constexpr auto squeeze(X x) {
   constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
@@ -449,14 +449,14 @@ constexpr auto squeeze(X x) {
   }
 }
 
-/// `x` without a gradient: backward passes nothing to its operands.
+/// `x` without a gradient: the backward pass sends nothing to its operands.
 template <expression X>
 constexpr auto detach(X x) {
   return apply<op::detach>(std::move(x));
 }
 
-/// An expression of the type and shape of the expression `x` whose elements are all `value`, 0 or 1. It has
-/// no derivative. Tensors of the shape of a tensor are made by tensor/create.hpp.
+/// An expression with the type and shape of the expression `x` whose elements are all `value`, 0 or 1. It has
+/// no derivative. For the shape of a tensor, see tensor/create.hpp.
 template <expression X>
   requires(!detail::is_leaf<X>)
 constexpr auto full_like(X x, typename X::value_type value) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Softmax and normalisation along a dim: formulas; along the last dim each becomes one row kernel.
+// Softmax and normalisation along a dim, as formulas; along the last dim each becomes one row kernel.
 //
 //   auto y = layer_norm(x, weight, bias);                       // epsilon 1e-5
 //   auto z = layer_norm<per_million<1>>(x, weight, bias);       // epsilon 1e-6
@@ -16,7 +16,7 @@
 
 namespace weft::op {
 
-/// Base of formulas of rows, which keep the shape; integers become f32.
+/// Base of formulas over rows, which keep the shape; integers become f32.
 struct of_rows : composed<1> {
   static constexpr bool in_floats = true;
   template <class Dims>
@@ -26,7 +26,7 @@ struct of_rows : composed<1> {
   }
 };
 
-/// The compile-time error for `apply<op::softmax, attr<...>>` without a dim of the operand.
+/// The compile-time error for `apply<op::softmax, attr<...>>` with a dim that the operand does not have.
 template <bool Holds, class... Extents>
 struct along_dim_law {
   static_assert(Holds, "weft: softmax, log_softmax, normalize: attr<dim> must name a dim of the operand");
@@ -101,7 +101,7 @@ struct normalize : along_dim {
   }
 };
 
-/// The compile-time error for a group norm of groups that do not divide the channels.
+/// The compile-time error for a group norm whose number of groups does not divide the channels.
 template <bool Holds, class... Extents>
 struct group_law {
   static_assert(Holds, "weft: group_norm: the operand is [batch, channels, ...], and the number of groups "
@@ -138,7 +138,7 @@ struct channel_law {
                 "statistics have one element for each channel");
 };
 
-/// Base of ops of channels, of x [batch, channels, ...].
+/// Base of ops on channels of x [batch, channels, ...].
 template <int Arity>
 struct of_channels : composed<Arity> {
   static constexpr bool in_floats = true;
@@ -154,11 +154,11 @@ struct of_channels : composed<Arity> {
     for (int d = 3; d < s.order; ++d) elements = x.owner->dims.multiply(elements, s[d]);
     return reshape_to(x, shape{3, {s[0], s[1], elements}});
   }
-  /// v [1, channels] as an operand beside `rows`.
+  /// v [1, channels] in a shape that broadcasts with `rows`.
   static constexpr auto beside(auto rows, auto v) {
     return rows.extents().order == 2 ? v : reshape_to(v, shape{3, {1, rows.extents()[1], 1}});
   }
-  /// The sums of the channels, [1, channels].
+  /// The sums over each channel, [1, channels].
   static constexpr auto sums_of(auto rows) {
     const shape s = rows.extents();
     if (s.order == 3) rows = reshape_to(sum_dims(rows, 2, 3), shape{2, {s[0], s[1]}});
@@ -166,7 +166,7 @@ struct of_channels : composed<Arity> {
   }
 };
 
-/// Mean and biased variance of the channels, [2, channels].
+/// Mean and biased variance of each channel, [2, channels].
 struct channel_moments : of_channels<1> {
   static constexpr auto name = "channel_moments";
   template <class Dims>
@@ -184,7 +184,7 @@ struct channel_moments : of_channels<1> {
   }
 };
 
-/// (x - mean) / sqrt(variance + epsilon) * weight + bias, of x, moments [2, channels], weight and bias
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias, for x, moments [2, channels], weight and bias
 /// [channels]. v0 holds the bits of epsilon.
 struct batch_norm : of_channels<4> {
   static constexpr auto name = "batch_norm";
@@ -229,15 +229,15 @@ template <index_t Dim = -1, expression X>
 constexpr auto softmax(X x) {
   return detail::along<op::softmax, Dim>(std::move(x));
 }
-/// Logarithm of the softmax along dim Dim, by default the last: x - logsumexp(x), accurate where the softmax
-/// underflows.
+/// Logarithm of the softmax along dim Dim, by default the last: x - logsumexp(x), which stays accurate where
+/// the softmax underflows.
 template <index_t Dim = -1, expression X>
 constexpr auto log_softmax(X x) {
   return detail::along<op::log_softmax, Dim>(std::move(x));
 }
 
-/// x divided by its Euclidean norm along dim Dim, by default the last, or by 1e-12 if that is smaller:
-/// torch.nn.functional.normalize, whose dim is 1 by default. Same shape; integers become f32.
+/// x divided by its Euclidean norm along dim Dim, by default the last, or by 1e-12 if the norm is smaller:
+/// torch.nn.functional.normalize, whose default dim is 1. Same shape; integers become f32.
 template <index_t Dim = -1, expression X>
 constexpr auto normalize(X x) {
   return detail::along<op::normalize, Dim>(std::move(x));
@@ -250,8 +250,8 @@ struct per_million {
 };
 /// The epsilon of norms, 1e-5 as in PyTorch's layer_norm.
 using default_epsilon = per_million<10>;
-/// The epsilon of the type that a norm is computed in, 2^-52 for f64 and else 2^-23, as in PyTorch's
-/// rms_norm.
+/// The machine epsilon of the type in which a norm is computed, 2^-52 for f64 and 2^-23 otherwise, as in
+/// PyTorch's rms_norm.
 struct machine_epsilon {};
 
 namespace detail {
@@ -294,10 +294,10 @@ constexpr auto with_ones(X x) {
 }
 }  // namespace detail
 
-/// Layer norm of each group of channels (Wu and He, 2018): (x - mean) / sqrt(variance + epsilon) over the
+/// Layer norm over each group of channels (Wu and He, 2018): (x - mean) / sqrt(variance + epsilon) over the
 /// channels of a group and all dims after them, times weight plus bias per channel. x [B, C, ...], weight
-/// [C], bias [C] -> [B, C, ...]. PyTorch's functional.group_norm. `Groups` must divide C: otherwise it does
-/// not compile, or throws shape_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
+/// [C], bias [C] -> [B, C, ...]. PyTorch's functional.group_norm. If `Groups` does not divide C, it does not
+/// compile, or throws shape_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
 template <index_t Groups, class Epsilon = default_epsilon, expression X, expression W, expression B>
 constexpr auto group_norm(X x, W weight, B bias) {
   constexpr int ones = X::static_shape.order - 2;

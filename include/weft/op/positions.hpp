@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Positions of sequences: rotary positions of queries and keys, and figures of whole sequences where ranks
-// divide the positions among each other.
+// Positions in sequences: rotary positions of queries and keys, and statistics of whole sequences where ranks
+// divide the positions among themselves.
 //
 //   auto y = attention<causal>(rotary(q), rotary(k), v);      // [batch, position, head, feature]
 //   auto turned = rotary<500'000, rope_scaling{.factor = 32}>(q);                 // as Llama 3.2
@@ -17,9 +17,10 @@
 namespace weft {
 
 /// Rotary positions for longer sequences than a model was first trained for, as in Llama 3.1 and later:
-/// `rope_scaling` of its config.json, of type "llama3". Pairs of features that turn less than low_freq_factor
-/// times within the original positions turn `factor` times as slowly, those that turn more than
-/// high_freq_factor times as without it, and those between in between. With the factor 1 nothing changes.
+/// `rope_scaling` of its config.json, of type "llama3". Pairs of features that make fewer than
+/// low_freq_factor turns within the original positions turn `factor` times as slowly, those that make more
+/// than high_freq_factor turns are unchanged, and those between are interpolated. The factor 1 changes
+/// nothing.
 struct rope_scaling {
   number_argument factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   index_t original_max_position_embeddings = 8192;
@@ -30,7 +31,7 @@ struct rope_scaling {
 namespace weft::op {
 
 /// The sum over the ranks that divide the positions of sequences (axis cp), executed by the hooks of the
-/// strategy; the operand where nothing is divided. No cotangent flows through it.
+/// strategy; the operand itself where ranks do not divide them. No cotangent flows through it.
 struct sum_over_positions : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "sum_over_positions";
@@ -43,21 +44,21 @@ struct sum_over_positions : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// The compile-time error for operands of `rotary`.
+/// The compile-time error for operands of `rotary` whose shapes do not match.
 template <bool Holds, class... Extents>
 struct rotary_law {
   static_assert(Holds, "weft: rotary: the operand is [batch, position, head, feature], with an even number "
                        "of features; positions are [position] or [batch, position]");
 };
-/// The compile-time error for operands of other types.
+/// The compile-time error for operands of `rotary` of the wrong type.
 template <bool Holds, class... Types>
 struct rotary_type_law {
   static_assert(Holds, "weft: rotary: the elements must be floating-point numbers, and positions integers");
 };
 
-/// Base of rotary positions: features i and i + D/2 turned by the angle position * base^(-2i/D), or less. v0
-/// holds the bits of the base, v2 to v5 the members of a rope_scaling, the numbers as bits; v2 is 0 without
-/// one.
+/// Base of rotary positions: features i and i + D/2 are rotated by the angle position * base^(-2i/D), or
+/// less. v0 holds the bits of the base; v2 to v5 hold the members of a rope_scaling, its floating-point
+/// members as bits; v2 is 0 without one.
 template <int Arity>
 struct turns_pairs : composed<Arity> {
   template <bool Holds, class... Extents>
@@ -94,7 +95,7 @@ struct turns_pairs : composed<Arity> {
   }
 };
 
-/// At positions v1, v1 + 1, ...
+/// Rotary positions v1, v1 + 1, ...
 struct rotary : turns_pairs<1> {
   static constexpr unsigned extents = 0b10;
   static constexpr auto name = "rotary";
@@ -111,7 +112,7 @@ struct rotary : turns_pairs<1> {
     return x.owner->coordinate(x.extents()[1], x.type()) + x.owner->extent(first, x.type());
   }
 };
-/// At the positions that operand 1 has.
+/// Rotary positions given by operand 1.
 struct rotary_at : turns_pairs<2> {
   static constexpr auto name = "rotary_at";
   template <class Dims>
@@ -155,26 +156,27 @@ template <index_t Base, index_t First, rope_scaling Scaling>
 using rotary_attributes = decltype(attributes_of_rotary<Base, First, Scaling>());
 }  // namespace detail
 
-/// `x`, summed over the ranks along axis cp, on each of them; without that axis `x`. For statistics of a loss
-/// that are about whole sequences: each rank adds up its own positions, and this adds up those of all. A
-/// constant in derivatives. Sends x.size() elements; all ranks along cp must evaluate it.
+/// `x` summed over the ranks along axis cp, on each of them; `x` itself without that axis. For statistics of
+/// whole sequences in a loss: each rank adds up its own positions, and this op adds up those sums. A constant
+/// in derivatives. Sends x.size() elements; all ranks along cp must evaluate it.
 template <expression X>
 auto sum_over_positions(X x) {
   return apply<op::sum_over_positions>(std::move(x));
 }
 
-/// Rotary positions (Su et al., "RoFormer", 2021) of queries or keys x [B, T, H, D], before `attention`:
-/// their products depend on the distance of two positions. Features i and i + D/2 are a pair, as in GPT-NeoX
-/// and LLaMA (Hugging Face's layout of weights), which is turned by the angle position * base^(-2i/D).
-/// The positions are 0 to T - 1. x keeps its shape and type; bf16 and f16 are computed in f32 and rounded
-/// once. D must be even. `Scaling`: for longer sequences than a model was first trained for.
+/// Rotary positions (Su et al., "RoFormer", 2021) of queries or keys x [B, T, H, D], applied before
+/// `attention`, so that products of queries and keys depend on the distance of their positions. Features i
+/// and i + D/2 are a pair, as in GPT-NeoX and LLaMA (Hugging Face's layout of weights), and are rotated by
+/// the angle position * base^(-2i/D). The positions are 0 to T - 1. x keeps its shape and type; bf16 and f16
+/// are computed in f32 and rounded once. D must be even. `Scaling`: for longer sequences than a model was
+/// first trained for.
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x) {
   using turn = detail::rotary_attributes<Base, 0, Scaling>;
   return detail::rounded_once([](auto of) { return apply<op::rotary, turn>(std::move(of)); }, std::move(x));
 }
-/// The same for positions first, first + 1, ...: of later queries and keys, with those of all earlier
-/// positions in a cache. Throws shape_error if `first` is negative.
+/// The same for positions first, first + 1, ...: for later queries and keys, when those of all earlier
+/// positions are in a cache. Throws shape_error if `first` is negative.
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x, index_t first) {
   if (first < 0) refuse<shape_error>({"weft: rotary: the first position is ", first});
@@ -184,8 +186,8 @@ constexpr auto rotary(X x, index_t first) {
   };
   return detail::rounded_once(turned, std::move(x));
 }
-/// The same for given positions, integers [T] or [B, T]: of sequences that are padded at the left, and where
-/// ranks divide positions (axis cp), those of this rank: rotary(q, own.positions()).
+/// The same for given positions, integers [T] or [B, T]: for sequences that are padded on the left, and where
+/// ranks divide positions (axis cp), for those of this rank: rotary(q, own.positions()).
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X, expression Positions>
 constexpr auto rotary(X x, Positions positions) {
   using turn = detail::rotary_attributes<Base, 0, Scaling>;

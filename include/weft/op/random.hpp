@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Random numbers in expressions: functions of seed, step, program, call and element index.
 //
-// Each call is a draw of its own; copies of the expression that it returns have the same numbers. Backward
-// uses the numbers of forward: what it reads of them is saved.
+// Each call is a separate draw; copies of the expression that it returns have the same numbers. The backward
+// pass uses the numbers of the forward pass: what it reads of them is saved.
 //
 //   auto h = dropout(relu(x), 0.1f);
 //   auto y = h + mlp(h);                       // one mask
@@ -15,14 +15,14 @@
 
 namespace weft::op {
 
-/// Of ops that draw random numbers: v0 is the number of the draw within its program (run/bind.hpp).
+/// Base of ops that draw random numbers: v0 is the number of the draw within its program (run/bind.hpp).
 template <class Rule>
 struct drawing : Rule {
   static constexpr bool draws = true;
   static constexpr unsigned extents = 0b1;  // given at run time
 };
 
-/// Uniform numbers in [0, 1) of the shape and dtype of the operand, whose elements are not read.
+/// Uniform numbers in [0, 1) with the shape and dtype of the operand, whose elements are not read.
 struct uniform_like : drawing<rule<1>> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
@@ -35,7 +35,7 @@ struct uniform_like : drawing<rule<1>> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// x times the factor where a uniform number is at least the rate, else 0. Operands: x, rate, factor.
+/// x times the factor where a uniform number is at least the rate, otherwise 0. Operands: x, rate, factor.
 struct dropout : drawing<elementwise<3>> {
   static constexpr auto name = "dropout";
   template <class Dims>
@@ -47,10 +47,10 @@ struct dropout : drawing<elementwise<3>> {
   }
 };
 
-/// The operand, whose elements must be in [0, 1]: others are a value_error. v0: whose operand it is, in
-/// probability_readers.
+/// The operand, whose elements must be in [0, 1]: others are a value_error. v0: the op to name in errors, an
+/// index into probability_readers.
 ///
-/// A step of its own, as `checked_index`: fused kernels cannot report errors.
+/// A separate step, like `checked_index`, because fused kernels cannot report errors.
 struct checked_probability : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "checked_probability";
@@ -66,7 +66,7 @@ struct checked_probability : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// 1 with the probability given by the operand, else 0.
+/// 1 with the probability given by the operand, otherwise 0.
 struct bernoulli : drawing<elementwise<1>> {
   static constexpr auto name = "bernoulli";
   static constexpr auto value(const attributes& at, auto x) {
@@ -76,15 +76,15 @@ struct bernoulli : drawing<elementwise<1>> {
   }
 };
 
-/// Weights, divided by the largest of their row and by exponentially distributed numbers: the positions of
-/// the largest results of a row are a draw without replacement (Efraimidis and Spirakis, 2006). A rare one is
-/// drawn by a small number, so uniform numbers have 48 bits.
+/// Weights divided by the largest of their row and by exponentially distributed numbers: the positions of the
+/// largest results in a row are a draw without replacement (Efraimidis and Spirakis, 2006). A small weight is
+/// drawn only with a small exponential number, so the uniform numbers have 48 bits.
 struct multinomial : drawing<composed<1>> {
   static constexpr auto name = "multinomial";
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    return {s.order > 0, {compute_type(floating(operands[0].type)), s}};  // rounded ones would be equal
+    return {s.order > 0, {compute_type(floating(operands[0].type)), s}};  // rounded results could be equal
   }
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
@@ -92,9 +92,9 @@ struct multinomial : drawing<composed<1>> {
     const auto of_largest = weft::where(weft::less(p, 0), p, p / max_dims(p, order - 1, order));
     const auto checked = p.owner->template apply<checked_probability>(attributes{{1}, 1}, of_largest);
     const index_t low_bits =
-        p.owner->dims.add(at[0], index_t{1} << 32);  // draws of a program have smaller numbers
+        p.owner->dims.add(at[0], index_t{1} << 32);  // draws in a program have smaller numbers
     const auto uniform = random_like(p, at[0]) + (random_like(p, low_bits) + 0x1p-25) * 0x1p-24;
-    return checked / -weft::log1p(-weft::minimum(uniform, 1 - 0x1p-24));  // 0 is for weights of 0
+    return checked / -weft::log1p(-weft::minimum(uniform, 1 - 0x1p-24));  // 0 is reserved for weights of 0
   }
 };
 
@@ -107,7 +107,7 @@ namespace detail {
   refuse<value_error>({"weft: dropout: a rate of ", rate, " is not in [0, 1]"});
 }
 
-/// A node of `Op` whose draw is that of this call.
+/// A node of `Op` whose draw is identified by this call.
 template <class Op, expression... X>
 auto apply_drawing(X... x) {
   const index_t call[] = {next_call()};
@@ -116,9 +116,8 @@ auto apply_drawing(X... x) {
 }  // namespace detail
 
 /// Sets each element of `x` to 0 with probability `rate` and multiplies the others by 1 / (1 - rate); at rate
-/// 1 all are 0. Random numbers differ from one evaluation to the next, and from one call to the next; copies
-/// of the result in one statement are one draw. Integers become f32. Throws value_error if the rate is
-/// outside [0, 1] or NaN.
+/// 1 all are 0. Random numbers differ between evaluations and between calls; copies of the result in one
+/// statement are one draw. Integers become f32. Throws value_error if the rate is outside [0, 1] or NaN.
 template <expression X>
 auto dropout(X x, float rate) {
   if (!(rate >= 0 && rate <= 1)) detail::refuse_rate(rate);
@@ -126,16 +125,16 @@ auto dropout(X x, float rate) {
   const T p = rate;
   return detail::apply_drawing<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
 }
-/// 1 with probability `p`, else 0, per element, in the dtype of `p`, which must be floating. A probability
-/// outside [0, 1] or NaN throws value_error at evaluation. No derivative.
+/// 1 with probability `p`, otherwise 0, per element, in the dtype of `p`, which must be floating. A
+/// probability outside [0, 1] or NaN throws value_error at evaluation. No derivative.
 template <expression P>
 auto bernoulli(P p) {
   return detail::apply_drawing<op::bernoulli>(std::move(p));
 }
-/// N positions drawn from each row of the last dim, none twice, i64: [..., C] -> [..., N], with probabilities
-/// in proportion to `weights`, of any numeric type; torch.multinomial without replacement. A weight that is
+/// N positions drawn from each row of the last dim without replacement, i64: [..., C] -> [..., N], with
+/// probabilities proportional to `weights`, of any numeric type; torch.multinomial. A weight that is
 /// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. Positions of weight
-/// 0 are drawn where a row has no N others. Draws as those of dropout. No derivative.
+/// 0 are drawn only if a row has fewer than N others. Draws are as those of dropout. No derivative.
 ///   auto next = eval(multinomial(softmax(logits / temperature)));        // [B, V] -> [B, 1]
 template <index_t N = 1, expression W>
 auto multinomial(W weights) {
@@ -144,7 +143,7 @@ auto multinomial(W weights) {
   if constexpr (N == 1) return argmax<-1>(std::move(drawn), keepdim);
   else return topk<-1, N>(std::move(drawn)).indices;
 }
-/// Uniform numbers of the shape and floating dtype of `x`: multiples of 2^-24 in [0, 1), rounded to the
+/// Uniform numbers with the shape and floating dtype of `x`: multiples of 2^-24 in [0, 1), rounded to the
 /// dtype, so that 1 can occur in bf16 and f16. No derivative. PyTorch's rand_like.
 template <expression X>
 auto uniform_like(X x) {

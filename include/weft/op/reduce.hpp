@@ -5,7 +5,7 @@
 //   sum(x)                          // all dims: a scalar
 //   mean(x, dims<-1>, keepdim)      // PyTorch's x.mean(-1, keepdim=True)
 //
-// They are formulas over three primitives, which reduce adjacent dims and keep them with extent 1; a kernel
+// All are formulas over three primitives, which reduce adjacent dims and keep them with extent 1; a kernel
 // fuses a primitive with the element-wise ops around it.
 #pragma once
 
@@ -28,7 +28,7 @@ inline constexpr dims_t<Dims...> dims{};
 /// Type of `keepdim`.
 struct keepdim_t {
   keepdim_t() = default;
-  /// Compile-time error: `keepdim` is no bool.
+  /// Compile-time error: `keepdim` is not a bool.
   template <std::same_as<bool> Keep>
   constexpr keepdim_t(Keep) {
     static_assert(
@@ -62,8 +62,8 @@ struct reduce_sum : reduction {
   static constexpr auto vjp(auto g, auto, auto x) { return expand_to(g, x.extents()); }
 };
 
-/// Maximum or minimum over dims v0 to v1 - 1, NaN if an element is. Elements equal to the extremum share the
-/// cotangent evenly, as in torch.amax.
+/// Maximum or minimum over dims v0 to v1 - 1; NaN if an element is NaN. Elements equal to the extremum share
+/// the cotangent evenly, as in torch.amax.
 struct reduce_extremum : reduction {
   static constexpr auto vjp(auto g, auto y, auto x) {
     const auto hit = cast_to(weft::equal(x, y), g.type());
@@ -166,8 +166,8 @@ struct mean : dims_reduction {
   }
 };
 
-/// x less its mean, and what rounding left in it of the mean: `near - rest` has the mean 0 where the mean of
-/// x is large beside the deviations from it.
+/// x minus its mean (`near`), and the mean that rounding left in it (`rest`): `near - rest` has mean 0 even
+/// where the mean of x is large compared with the deviations from it.
 template <class V>
 struct centred {
   V near, rest;
@@ -181,7 +181,7 @@ struct centred {
   }
 };
 
-/// `x` centred, where mean_of(v) is the mean of v along some dims, which it keeps.
+/// `x` centred. mean_of(v) must return the mean of v along some dims and keep these dims.
 template <class V>
 constexpr centred<V> centre(V x, auto mean_of) {
   const V near = x - mean_of(x), rest = constant_in_derivative(mean_of(near)),
@@ -206,7 +206,7 @@ struct variance : dims_reduction {
   }
 
  protected:
-  /// The number of elements less the correction, not below 0.
+  /// The number of elements minus the correction, at least 0.
   static constexpr auto degrees(const attributes& at, auto x) {
     return weft::maximum(folded_count(at, x) - static_cast<double>(at[2]), 0);
   }
@@ -215,7 +215,7 @@ struct variance : dims_reduction {
   }
 };
 
-/// The square root of the variance; its derivative where it is 0 is 0.
+/// The square root of the variance; its derivative is 0 where it is 0.
 struct stddev : variance {
   static constexpr auto name = "stddev";
   static constexpr auto value(const attributes& at, auto x) { return weft::sqrt(variance::value(at, x)); }
@@ -227,14 +227,14 @@ struct stddev : variance {
   }
 };
 
-/// The compile-time error for the extremum of a dim without elements.
+/// The compile-time error for the extremum over a dim without elements.
 template <bool Holds, class... Extents>
 struct extremum_law {
   static_assert(Holds, "weft: amax, amin: a dim without elements has no largest or smallest");
 };
 
-/// Base of amax and amin; the result has the dtype of the operand. Elements equal to it, in all reduced dims
-/// together, share the cotangent evenly.
+/// Base of amax and amin; the result has the dtype of the operand. Elements equal to the result share the
+/// cotangent evenly, over all reduced dims together.
 struct extremum : dims_reduction {
   template <bool Holds, class... Extents>
   using law = extremum_law<Holds, Extents...>;
@@ -296,7 +296,7 @@ struct vector_norm : dims_reduction {
     const auto v = cast_to(x, floating(x.type()));
     return weft::sqrt(sum::value(at, v * v));
   }
-  /// x / y times the cotangent; 0 where y is 0, also when it is differentiated.
+  /// x / y times the cotangent; 0 where y is 0, in further derivatives too.
   static constexpr auto vjp(auto g, auto y, auto x) {
     const attributes at = y.attribute_values();
     const auto norm = with_dims(at, y, x), zero = weft::equal(norm, 0);
@@ -334,7 +334,7 @@ constexpr auto reduce_corrected(X x) {
 
 /// Sum over `dims`, by default all, which are removed or, with `keepdim`, kept with extent 1. Floating dtypes
 /// are kept (bf16 and f16 are summed in f32 and rounded once); integers and bool are summed as i64, modulo
-/// 2^64. 0 if there are no elements.
+/// 2^64. The sum of no elements is 0.
 template <expression X, index_t... D>
 constexpr auto sum(X x, dims_t<D...> = {}) { return detail::reduce<op::sum, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
@@ -347,10 +347,10 @@ constexpr auto mean(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::mean, true, D...>(std::move(x));
 }
 /// Variance over `dims`, by default all: the sum of the squared deviations from the mean, divided by the
-/// number of elements less `Correction`, as torch.var; 0 for the biased variance, as numpy.var. Integers and
-/// bool become f32. Infinite or NaN if there are not more elements than `Correction`. Right where the mean is
-/// large beside the deviations; infinite where squares overflow, as of f32 what rounding leaves of equal
-/// numbers above 1e26.
+/// number of elements minus `Correction`, as torch.var; 0 gives the biased variance, as numpy.var. Integers
+/// and bool become f32. Infinite or NaN if there are not more elements than `Correction`. Accurate even where
+/// the mean is large compared with the deviations. Infinite where squares overflow; in f32, so do the
+/// rounding errors of equal numbers above 1e26.
 template <index_t Correction = 1, expression X, index_t... D>
 constexpr auto variance(X x, dims_t<D...> = {}) {
   return detail::reduce_corrected<op::variance, Correction, false, D...>(std::move(x));
@@ -359,7 +359,7 @@ template <index_t Correction = 1, expression X, index_t... D>
 constexpr auto variance(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce_corrected<op::variance, Correction, true, D...>(std::move(x));
 }
-/// Standard deviation over `dims`, sqrt(variance(...)): torch.std. The derivative of one of 0 is 0.
+/// Standard deviation over `dims`, sqrt(variance(...)): torch.std. Its derivative is 0 where it is 0.
 template <index_t Correction = 1, expression X, index_t... D>
 constexpr auto stddev(X x, dims_t<D...> = {}) {
   return detail::reduce_corrected<op::stddev, Correction, false, D...>(std::move(x));
@@ -368,9 +368,9 @@ template <index_t Correction = 1, expression X, index_t... D>
 constexpr auto stddev(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce_corrected<op::stddev, Correction, true, D...>(std::move(x));
 }
-/// Largest element over `dims`, by default all, in the dtype of `x`; NaN if an element is. Elements equal to
-/// it share the cotangent evenly, as in torch.amax. A dim without elements does not compile where its extent
-/// is static and throws shape_error at evaluation where it is dynamic.
+/// Largest element over `dims`, by default all, in the dtype of `x`; NaN if an element is NaN. Elements equal
+/// to it share the cotangent evenly, as in torch.amax. A dim without elements does not compile if its extent
+/// is static, and throws shape_error at evaluation if it is dynamic.
 template <expression X, index_t... D>
 constexpr auto amax(X x, dims_t<D...> = {}) { return detail::reduce<op::amax, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
@@ -385,7 +385,7 @@ constexpr auto amin(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::amin, true, D...>(std::move(x));
 }
 /// log(sum(exp(x))) over `dims`, by default all, without overflow. Integers and bool become f32. -infinity if
-/// all elements are. The derivative is the softmax.
+/// all elements are -infinity. The derivative is the softmax.
 template <expression X, index_t... D>
 constexpr auto logsumexp(X x, dims_t<D...> = {}) {
   return detail::reduce<op::logsumexp, false, D...>(std::move(x));
@@ -396,7 +396,7 @@ constexpr auto logsumexp(X x, dims_t<D...>, keepdim_t) {
 }
 
 /// sqrt(sum(x * x)) over `dims`, by default all: torch.linalg.vector_norm. Integers and bool become f32; 0 if
-/// there are no elements. The derivative of a norm of 0 is 0, where that of the formula is not a number.
+/// there are no elements. The derivative is 0 where the norm is 0, where that of the formula would be NaN.
 template <expression X, index_t... D>
 constexpr auto vector_norm(X x, dims_t<D...> = {}) {
   return detail::reduce<op::vector_norm, false, D...>(std::move(x));
@@ -406,14 +406,14 @@ constexpr auto vector_norm(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::vector_norm, true, D...>(std::move(x));
 }
 
-/// Whether an element over `dims`, by default all, is not 0, as bool; false if there are no elements.
+/// Whether any element over `dims`, by default all, is not 0, as bool; false if there are no elements.
 template <expression X, index_t... D>
 constexpr auto any(X x, dims_t<D...> d = {}) { return sum(detail::in_type<bool>(std::move(x)), d) != 0; }
 template <expression X, index_t... D>
 constexpr auto any(X x, dims_t<D...> d, keepdim_t keep) {
   return sum(detail::in_type<bool>(std::move(x)), d, keep) != 0;
 }
-/// Whether all elements over `dims`, by default all, are not 0, as bool; true if there are no elements.
+/// Whether every element over `dims`, by default all, is not 0, as bool; true if there are no elements.
 template <expression X, index_t... D>
 constexpr auto all(X x, dims_t<D...> d = {}) {
   return sum(logical_not(detail::in_type<bool>(std::move(x))), d) == 0;

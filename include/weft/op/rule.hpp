@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The definition of an op, and the defaults of each kind of op.
 //
-// An op is one struct: name, shape law, value, derivative. What depends on the kind alone is written here
+// An op is one struct: name, shape law, value, derivative. What depends only on its kind is written here
 // once; kernels, fusion, printing and law tests follow from the kind.
 //
 //   struct squash : op::elementwise<1> {                     // a formula: kernels are generated
@@ -21,7 +21,7 @@
 
 namespace weft::op {
 
-/// How an op is executed, on which its treatment by fusion and lowering depends.
+/// How an op is executed, which determines how fusion and lowering treat it.
 enum class op_kind : std::uint8_t {
   leaf,         // a tensor, or a number given at run time
   constant,     // a number known in the graph
@@ -61,16 +61,16 @@ template <int Arity>
 struct rule {
   static constexpr int arity = Arity;
   static constexpr int results = 1;
-  /// Of how many results vjp takes the cotangents; if of several, as an array.
+  /// The number of results whose cotangents vjp takes; if more than one, as an array.
   static constexpr int cotangents = 1;
-  /// Which attributes are extents, as bits: those can be symbols while a program is compiled. The others are
-  /// numbers whose meaning the op defines.
+  /// The attributes that are extents, as bits: these can be symbols while a program is compiled. The others
+  /// are numbers whose meaning the op defines.
   static constexpr unsigned extents = 0;
-  /// Whether the op computes with the values of its operands rather than moving them. Then operands of bf16
-  /// and f16 are widened to f32, those of u8 and (except in formulas) bool to i32, and the result is
+  /// Whether the op computes with the values of its operands and does not only move them. If so, operands of
+  /// bf16 and f16 are widened to f32, those of u8 and (except in formulas) bool to i32, and the result is
   /// converted to its type at the end.
   static constexpr bool widens = false;
-  /// Of a formula that widens: whether integers become the floating type of its result first.
+  /// For a formula that widens: whether integers are first converted to the floating type of its result.
   static constexpr bool in_floats = false;
   // An op of kind native may state which dims ranks can divide (placement/shared_dims.hpp), as in einsum:
   //   static constexpr auto divides = "b.h. b.h. -> b.h.";      // batch elements or heads, nothing else
@@ -81,7 +81,7 @@ struct rule {
   using type_law = number_type_law<Holds, Types...>;
 };
 
-/// `t` if it is floating, else f32: the result type of ops on floating numbers.
+/// `t` if it is floating, otherwise f32: the result type of ops on floating numbers.
 constexpr dtype floating(dtype t) { return is_floating(t) ? t : dtype::f32; }
 
 /// The shape law of element-wise ops: the broadcast shape and the promoted type of `count` operands.
@@ -127,7 +127,7 @@ struct on_numbers : Rule {
 };
 
 /// An element-wise formula over other ops. Define `vjp` only where the derivative of the formula would be
-/// less accurate or would save more for backward.
+/// less accurate or would save more for the backward pass.
 template <int Arity>
 struct elementwise : rule<Arity> {
   static constexpr auto kind = op_kind::composed;

@@ -44,8 +44,8 @@ struct select : rule<1> {
 
 namespace weft {
 
-/// x[..., I, ...] in dim Dim, which is removed; I is at least 0. An index beyond a static extent does not
-/// compile; beyond a dynamic one it throws shape_error at evaluation. A view.
+/// x[..., I, ...] in dim Dim, which is removed; I must be at least 0. An index beyond a static extent does
+/// not compile; beyond a dynamic one it throws shape_error at evaluation. A view.
 template <index_t Dim, index_t I, expression X>
 constexpr auto select(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -60,9 +60,10 @@ namespace detail {
 }
 }  // namespace detail
 
-/// The same with an index given at run time; x[i] is select<0>(x, i). Negative ones count from the right.
-/// Throws value_error if the index is out of range of a tensor or a static extent; else shape_error at
-/// evaluation if it is, and value_error if it is negative.
+/// The same with an index given at run time; x[i] is select<0>(x, i). Negative indices count from the right.
+/// If `x` is a tensor or the extent is static, the call throws value_error for an index out of range.
+/// Otherwise the call throws value_error for a negative index, and evaluation throws shape_error for one out
+/// of range.
 template <index_t Dim, expression X>
 constexpr auto select(X x, index_t i) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);

@@ -3,8 +3,8 @@
 //
 //   auto order = argsort<1>(x);                          // positions, i64
 //   auto [values, indices] = topk<-1, 2>(shared(x));     // the two largest of each row, and where they are
-//
-// One native op computes positions; values are gathered at them, so the derivative puts each cotangent where
+// One native op computes positions, and values are gathered at them, so the derivative puts each cotangent
+// where its element came from.
 // its element came from.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace weft::op {
 
 namespace detail {
 /// The law of the ops that order the elements along dim v0, descending if v1 is 1. v2, if present: how many
-/// of them the result has.
+/// of them are in the result.
 template <class Dims>
 constexpr inferred ordered(dtype t, Dims& dims, const attributes& at, const shape& from) {
   inferred result{true, {t, from}};
@@ -36,7 +36,7 @@ constexpr inferred ordered(dtype t, Dims& dims, const attributes& at, const shap
 }
 }  // namespace detail
 
-/// The compile-time error for a number of elements that a dim does not have.
+/// The compile-time error for taking more elements than a dim has.
 template <bool Holds, class... Extents>
 struct topk_law {
   static_assert(Holds, "weft: topk: the dim has fewer elements");
@@ -57,7 +57,7 @@ struct argsort : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// The positions of the first v2 of them.
+/// The first v2 of these positions.
 struct argtopk : argsort {
   static constexpr unsigned extents = 0b100;
   static constexpr auto name = "argtopk";
@@ -65,7 +65,7 @@ struct argtopk : argsort {
   static constexpr native_code code{.names = names, .named_by = 1, .op = native_op::argsort};
 };
 
-/// The elements in their order.
+/// The elements in sorted order.
 struct sort : rule<1> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "sort";
@@ -78,7 +78,7 @@ struct sort : rule<1> {
   }
 };
 
-/// The first v2 of them.
+/// The first v2 of these elements.
 struct topk : sort {
   static constexpr unsigned extents = 0b100;
   static constexpr auto name = "topk";
@@ -89,7 +89,7 @@ struct topk : sort {
   }
 };
 
-/// The sums of the elements up to each position along dim v0, of those from it on if v1 is 1.
+/// The sums of the elements up to each position along dim v0; if v1 is 1, from each position on.
 struct cumsum : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr bool widens = true;
@@ -107,7 +107,7 @@ struct cumsum : rule<1> {
 };
 
 namespace detail {
-/// y[i] = x[i + by] along dim v, 0 where x has no such element; `by` is 1 or -1.
+/// y[i] = x[i + by] along dim v, or 0 where x has no such element; `by` is 1 or -1.
 constexpr auto shifted(auto x, index_t dim, int by) {
   auto& dims = x.owner->dims;
   const index_t size = x.extents()[static_cast<int>(dim)], first = by > 0;
@@ -116,8 +116,8 @@ constexpr auto shifted(auto x, index_t dim, int by) {
 }
 }  // namespace detail
 
-/// Along dim v0, with operands a and b: y[i] = a[i] y[i - 1] + b[i] from y[0] = b[0] on. If v1 is 1 the
-/// transposed function of b, from the other end: y[i] = a[i + 1] y[i + 1] + b[i].
+/// Along dim v0, with operands a and b: y[i] = a[i] y[i - 1] + b[i], starting with y[0] = b[0]. If v1 is 1,
+/// the transposed function of b, from the other end: y[i] = a[i + 1] y[i + 1] + b[i].
 struct linear_recurrence : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr bool widens = true;
@@ -141,7 +141,7 @@ struct linear_recurrence : rule<2> {
   }
 };
 
-/// The products of the elements up to each position along dim v0, of those before it if v1 is 1.
+/// The products of the elements up to each position along dim v0; if v1 is 1, of those before it.
 struct cumprod : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr bool widens = true;
@@ -152,8 +152,9 @@ struct cumprod : rule<1> {
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     return cumsum::infer(dims, at, operands);
   }
-  /// Element k is a factor of y[j] for j >= k (j > k), beside those before it and those between it and j. The
-  /// sum over j of g[j] times the latter is a recurrence. Nothing is divided by elements, which may be 0.
+  /// Element k is a factor of y[j] for j >= k (j > k if v1 is 1); the other factors are the elements before k
+  /// and those between k and j. The sum over j of g[j] times the latter is a recurrence. There is no division
+  /// by elements, which may be 0.
   static constexpr auto vjp(auto g, auto y, auto x) {
     const index_t dim = y.attribute(0);
     const attributes other{{dim, 1}, 2};
@@ -185,21 +186,21 @@ constexpr int dim_to_sort() {
 template <index_t Dim, index_t K, class X>
 concept topk_compatible = accepts<op::topk, attr<Dim, 1, K>, X>;
 
-/// The elements along dim Dim in ascending order, or descending: sort<0, descending>(x). Equal elements stay
-/// in their order; NaN counts as larger than every number, as in PyTorch. Every element type. The derivative
+/// The elements along dim Dim in ascending order, or descending: sort<0, descending>(x). Equal elements keep
+/// their order; NaN counts as larger than every number, as in PyTorch. For every element type. The derivative
 /// puts each cotangent where its element came from.
 template <index_t Dim = -1, bool Descending = false, expression X>
 constexpr auto sort(X x) {
   return apply<op::sort, attr<detail::dim_to_sort<Dim, X>(), Descending>>(std::move(x));
 }
-/// The positions along dim Dim of these elements, i64: gather<Dim>(x, argsort<Dim>(x)) is sort<Dim>(x). No
-/// derivative.
+/// The positions along dim Dim of the elements in sorted order, i64: gather<Dim>(x, argsort<Dim>(x)) is
+/// sort<Dim>(x). No derivative.
 template <index_t Dim = -1, bool Descending = false, expression X>
 constexpr auto argsort(X x) {
   return apply<op::argsort, attr<detail::dim_to_sort<Dim, X>(), Descending>>(std::move(x));
 }
 
-/// What `topk` finds: elements, and their positions along the dim as i64.
+/// The result of `topk`: elements, and their positions along the dim as i64.
 template <expression Values, expression Indices>
 struct topk_result {
   Values values;
@@ -207,9 +208,9 @@ struct topk_result {
 };
 
 /// The K largest elements along dim Dim, whose extent becomes K, and their positions, the largest first; or
-/// the smallest: topk<-1, 2, smallest>(x). Equal elements and NaN as in `sort`. More elements than a static
-/// extent do not compile; than a dynamic one, shape_error at evaluation. Values and indices evaluated apart
-/// are sorted twice; in one statement once, where `x` is shared.
+/// the smallest: topk<-1, 2, smallest>(x). Equal elements and NaN as in `sort`. A K above a static extent
+/// does not compile; above a dynamic extent it throws shape_error at evaluation. If values and indices are
+/// evaluated separately, the elements are sorted twice; in one statement where `x` is shared, once.
 template <index_t Dim, index_t K, bool Smallest = false, expression X>
 constexpr auto topk(X x) {
   static_assert(K >= 0, "weft: topk: the number of elements is not negative");
@@ -218,7 +219,7 @@ constexpr auto topk(X x) {
   auto values = apply<op::topk, how>(std::move(x));
   return topk_result<decltype(values), decltype(indices)>{std::move(values), std::move(indices)};
 }
-/// The same with a number given at run time. Throws value_error if it is negative.
+/// The same with K given at run time. Throws value_error if it is negative.
 template <index_t Dim, bool Smallest = false, expression X>
 constexpr auto topk(X x, index_t k) {
   using how = attr<detail::dim_to_sort<Dim, X>(), !Smallest, dyn>;
@@ -228,17 +229,16 @@ constexpr auto topk(X x, index_t k) {
   return topk_result<decltype(values), decltype(indices)>{std::move(values), std::move(indices)};
 }
 
-/// The sums of the elements up to each position along dim Dim, itself included. Floating types are kept
-/// (bf16 and f16 are summed in a wider type); integers and bool become i64. The derivative sums from the
-/// other end.
+/// The sums of the elements along dim Dim up to and including each position. Floating types are kept (bf16
+/// and f16 are summed in a wider type); integers and bool become i64. The derivative sums from the other end.
 template <index_t Dim, expression X>
 constexpr auto cumsum(X x) {
   return apply<op::cumsum, attr<detail::dim_to_sort<Dim, X>(), 0>>(std::move(x));
 }
 
-/// The products of the elements up to each position along dim Dim, itself included, as torch.cumprod.
-/// Floating types are kept (bf16 and f16 are multiplied in a wider type); integers and bool become i64.
-/// Differentiable any number of times, also where elements are 0; a derivative takes two more passes.
+/// The products of the elements along dim Dim up to and including each position, as torch.cumprod. Floating
+/// types are kept (bf16 and f16 are multiplied in a wider type); integers and bool become i64. Differentiable
+/// any number of times, even where elements are 0; a derivative takes two more passes.
 template <index_t Dim, expression X>
 constexpr auto cumprod(X x) {
   return apply<op::cumprod, attr<detail::dim_to_sort<Dim, X>(), 0>>(std::move(x));

@@ -29,9 +29,9 @@ struct tap : rule<1> {
 
 namespace weft {
 
-/// `x` unchanged. Whenever it is computed, again in backward where programs are recomputed, its value is
+/// `x` unchanged. Whenever it is computed, including its recomputation in the backward pass, its value is
 /// passed to the context's tap handler under `name`, a string that must outlive the expression. The gradient
-/// passes unchanged.
+/// passes through unchanged.
 template <expression X>
 auto tap(X x, const char* name) {
   const index_t address[] = {reinterpret_cast<index_t>(name)};

@@ -17,7 +17,7 @@ struct upsample_law {
   static_assert(Holds, "weft: upsample: the operand has two to four dims, and the factors are positive");
 };
 
-/// Each element repeated in a rectangle of v0, packed, over the last two dims.
+/// Each element repeated over the last two dims to fill a rectangle, whose size v0 packs.
 struct upsample_nearest : rule<1> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "upsample_nearest";
@@ -71,8 +71,8 @@ struct upsample_bilinear : upsample_nearest {
   }
 
  private:
-  /// Of the `by` elements made of one, those before its centre lie between it and the one before, the others
-  /// between it and the one after. The outer elements are their own neighbours.
+  /// Of the `by` elements made from one, those before its centre lie between it and its predecessor, the
+  /// others between it and its successor. The outermost elements are their own neighbours.
   static constexpr auto along(auto x, int dim, index_t by) {
     if (by == 1) return x;
     auto& g = *x.owner;
@@ -101,14 +101,15 @@ struct upsample_bilinear : upsample_nearest {
 }  // namespace op
 
 /// Each element repeated Factor.height times along the second-to-last dim and Factor.width times along the
-/// last: [..., H, W] -> [..., H Factor.height, W Factor.width], two to four dims, any type. Of sequences
-/// [B, C, L]: upsample_nearest<height_width{1, 2}>(x). torch.nn.Upsample(scale_factor) of images.
+/// last: [..., H, W] -> [..., H Factor.height, W Factor.width], for two to four dims and every type. For
+/// sequences [B, C, L]: upsample_nearest<height_width{1, 2}>(x). torch.nn.Upsample(scale_factor) for images.
 template <height_width Factor, expression X>
 constexpr auto upsample_nearest(X x) {
   return apply<op::upsample_nearest, attr<Factor.packed()>>(std::move(x));
 }
-/// The same size by linear interpolation in both dims between the centres of the elements, the outer ones
-/// continued. Integers become f32. torch.nn.Upsample(scale_factor, mode="bilinear"), without align_corners.
+/// The same size, by linear interpolation in both dims between the centres of the elements; beyond the
+/// centres of the outermost elements, their values continue. Integers become f32.
+/// torch.nn.Upsample(scale_factor, mode="bilinear"), without align_corners.
 template <height_width Factor, expression X>
 constexpr auto upsample_bilinear(X x) {
   return apply<op::upsample_bilinear, attr<Factor.packed()>>(std::move(x));
