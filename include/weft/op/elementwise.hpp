@@ -166,7 +166,7 @@ struct rsqrt : floating_primitive<1> {
   static constexpr auto text = "1 / sqrt(a)";
   static constexpr interval domain{0.1, 4};
   template <class V> static WEFT_INLINE V lane(V a) { return 1 / math::sqrt(a); }
-  static constexpr auto vjp(auto g, auto y, auto) { return g * y * y * (-0.5 * y); }  // may underflow
+  static constexpr auto vjp(auto g, auto y, auto) { return g * y * y * (-0.5 * y); }  // y * y * y may be 0
 };
 
 /// Sine of an angle in radians.

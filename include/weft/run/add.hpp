@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Operations of tapes on gradients: the sum of two of one shape, the product with a scalar.
+// Operations of tapes on gradients: the sum of two of the same shape, and the product with a scalar.
 #pragma once
 
 #include <weft/run/flat_kernel.hpp>
@@ -38,7 +38,8 @@ inline void require_form(const char* what, const tensor_state& a, const tensor_s
   if (b.type != type || b.extents.size() != size) refuse_spec(what, a, b, type);
 }
 
-/// Calls f(std::integral_constant<dtype, T>) for the floating dtype `t`; throws value_error for another.
+/// Calls f(std::integral_constant<dtype, T>) for the floating dtype `t`; throws value_error for any other
+/// dtype.
 template <class F>
 void visit_floating(const char* what, dtype t, F f) {
   switch (t) {
@@ -51,11 +52,11 @@ void visit_floating(const char* what, dtype t, F f) {
 }
 }  // namespace detail
 
-// Templates, so that programs that differentiate nothing compile no kernels for them.
+// Templates, so that programs without differentiation compile no kernels for them.
 
-/// x *= scalar * factor, in place. The scalar has the type in which x is computed, f32 for bf16 and f16,
-/// whose products are rounded once. Throws value_error for another type, shape_error unless it has one
-/// element.
+/// x *= scalar * factor, in place. The scalar has the type in which x is computed (f32 for bf16 and f16,
+/// whose products are rounded once). Throws value_error if it has another type, and shape_error unless it has
+/// one element.
 template <class = void>
 void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
   detail::require_form("scale", x, scalar, compute_type(x.type), 1);
@@ -64,8 +65,8 @@ void scale(backend& device, tensor_state& x, const tensor_state& scalar, double 
   });
 }
 
-/// sum = a + b of one floating type and number of elements; of bf16 and f16 rounded once. `sum` may be a or
-/// b. Throws value_error or shape_error if they do not agree.
+/// sum = a + b, which have the same floating type and number of elements; bf16 and f16 are rounded once.
+/// `sum` may be a or b. Throws value_error or shape_error if they differ.
 template <class = void>
 void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_state& sum) {
   for (const tensor_state* other : {&b, static_cast<const tensor_state*>(&sum)})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The arena of a program: memory for its intermediate values. Values with disjoint lifetimes share memory. A
-// value without elements has an address, too.
+// The arena of a program: memory for its intermediate values. Values with disjoint lifetimes share memory.
+// Even a value without elements has an address.
 //
 //   const arena_plan a = plan_arena(plan, [&](int value) { return bytes_of(value); },
 //                                   [&](int value) { return lifetime_of(value); });
@@ -13,14 +13,14 @@
 
 namespace weft::runtime {
 
-/// The first and the last launch that accesses a value; -1: none.
+/// The first and the last launch that access a value; -1 if none does.
 struct lifetime {
   int first = -1, last = -1;
 };
 
-/// Offsets of the values that are kept in the arena, and its size; both in bytes.
+/// The offsets of the values in the arena, and the size of the arena; both in bytes.
 struct arena_plan {
-  sequence<std::size_t> offsets;  // by value, for those in the arena
+  sequence<std::size_t> offsets;  // by value, for values in the arena
   std::size_t bytes = 0;
 };
 
@@ -46,10 +46,10 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
   return blocks;
 }
 
-/// Places the largest first, each at the lowest offset that is free during its lifetime.
+/// Places the largest blocks first, each at the lowest offset that is free during its lifetime.
 [[gnu::cold]] constexpr arena_plan place(sequence<arena_block> blocks, int values) {
   arena_plan plan{sequence<std::size_t>(values, 0)};
-  sequence<const arena_block*> placed(blocks.size(), nullptr);  // by offset
+  sequence<const arena_block*> placed(blocks.size(), nullptr);  // ordered by offset
   for (int count = 0; count < blocks.size(); ++count) {
     arena_block* b = nullptr;
     for (arena_block& candidate : blocks)

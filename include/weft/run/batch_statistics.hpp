@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Mean and variance of each channel of a batch, and the running ones that evaluation updates: what batch norm
+// Mean and variance of each channel of a batch, and the running statistics for evaluation: what batch norm
 // reads.
 //
-// A boundary, like a recurrence: the operand is evaluated, its statistics are a program of their own, and
-// then the running statistics are updated, once however often the node occurs in a statement.
+// A boundary, like a recurrence: the operand is evaluated, its statistics are computed by a separate program,
+// and then the running statistics are updated, once however often the node occurs in a statement.
 #pragma once
 
 #include <weft/op/all.hpp>
@@ -12,7 +12,8 @@
 
 namespace weft {
 
-/// The statistics of the batches so far, and their number; `momentum` is the weight of the next batch.
+/// The statistics of all batches so far, and the number of batches; `momentum` is the weight of the next
+/// batch.
 template <index_t C>
 struct running_statistics {
   tensor<float, extents<C>> mean, variance;
@@ -20,8 +21,8 @@ struct running_statistics {
   double momentum;
 };
 
-/// Mean and biased variance of the channels of `operand` [batch, channels, ...], f32, as [2, channels]: of
-/// the batch, which then counts in `running`, or, if not `training`, those that `running` has.
+/// Mean and biased variance of the channels of `operand` [batch, channels, ...], f32, as [2, channels]: in
+/// training those of the batch, which is then counted in `running`; otherwise those in `running`.
 template <expression X, index_t C>
 struct batch_statistics_node : expression_base {
   using value_type = float;
@@ -51,7 +52,7 @@ template <class Variable, class X, index_t C>
 inline constexpr bool reads_after_boundary<Variable, batch_statistics_node<X, C>> =
     reads_after_boundary<Variable, X>;
 
-/// A leaf like `Leaf` with the extents of the node `Node`.
+/// A leaf like `Leaf`, with the extents of the node `Node`.
 template <class Leaf, class Node>
 struct leaf_of_node;
 template <class T, class Extents, bool Tracked, class Node>
@@ -59,8 +60,8 @@ struct leaf_of_node<tensor<T, Extents, Tracked>, Node> {
   using type = tensor<T, typename extents_from<Node::static_shape>::type, Tracked>;
 };
 
-/// Throws unless x [batch, channels, ...] has the channels of `running`, and in training more than one
-/// element of each; returns the number of elements of each.
+/// Throws unless x [batch, channels, ...] has as many channels as `running` and, in training, more than one
+/// element per channel; returns the number of elements per channel.
 [[gnu::cold]] inline index_t checked_channels(const shape& x, const shape& running, double momentum,
                                               bool training) {
   if (x[1] != running[0])
@@ -75,7 +76,7 @@ struct leaf_of_node<tensor<T, Extents, Tracked>, Node> {
   return elements;
 }
 
-/// Counts a batch of `elements` of each channel in `running`, its variance as the unbiased one, as PyTorch.
+/// Counts a batch with `elements` elements per channel in `running`, with the unbiased variance, as PyTorch.
 template <index_t C, class Moments>
 void count_batch(context& c, const running_statistics<C>& running, const Moments& batch, index_t elements) {
   const auto weight = static_cast<float>(running.momentum), rest = 1 - weight;

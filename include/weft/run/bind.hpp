@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Collects the operands of an expression object, tensors, numbers and sizes, in the order in which
+// Collects the operands of an expression object (tensors, numbers and sizes) in the order in which
 // graph/flatten.hpp numbered them.
 #pragma once
 
@@ -10,7 +10,8 @@
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
-// Of run/boundary.hpp, run/experts.hpp, run/recurrence.hpp, run/list.hpp and run/batch_statistics.hpp.
+// Defined in run/boundary.hpp, run/experts.hpp, run/recurrence.hpp, run/list.hpp and
+// run/batch_statistics.hpp.
 template <class Block, expression X>
 struct boundary_node;
 template <class F, expression X, expression Labels>
@@ -29,13 +30,13 @@ struct batch_statistics_node;
 
 namespace weft::runtime {
 
-/// The operands of one evaluation: tensors, numbers and sizes in the order of the graph.
+/// The operands of one evaluation: tensors, numbers and sizes, in the order of the graph.
 struct operands {
   tensor_list leaves;
   recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
   recycled_vector<index_t> draws;   // the calls that draw random numbers, in order of occurrence
-  module_contents* held = nullptr;  // gets what blocks and experts hold; see append_operands
+  module_contents* held = nullptr;  // receives what blocks and experts hold; see append_operands
   bool check_versions = true;       // whether tensors must be unchanged since the expression was written
 };
 
@@ -73,7 +74,7 @@ void within_let(scope& s, F collect_body) {
   }
 }
 
-/// The number of a draw within its program: calls of other programs do not affect it.
+/// The number of a draw within its program, so that draws of other programs do not affect it.
 inline index_t number_of_draw(index_t call, operands& to) {
   const auto known = std::find(to.draws.begin(), to.draws.end(), call);
   const index_t number = known - to.draws.begin();
@@ -160,7 +161,7 @@ void collect(const one_operand<Tag, Leaf>& x, operands& to, scope& s) {
   collect_once(static_cast<const Leaf&>(x), &identity<one_operand<Tag, Leaf>>, x.state().get(), to, s);
 }
 
-// What blocks, experts and steps hold stands for their operands.
+// The contents of blocks, experts and steps stand for their operands.
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
@@ -224,7 +225,8 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 }  // namespace detail
 
 /// Appends the operands of `e` to those of other expressions. Expressions with boundaries (run/boundary.hpp)
-/// are allowed if `to.held` is set: it gets what their blocks hold, and the operands of blocks are left out.
+/// are allowed only if `to.held` is set: it receives what their blocks hold, and the operands of blocks are
+/// left out.
 template <expression E>
 void append_operands(const E& e, operands& to) {
   detail::scope s;
@@ -232,7 +234,8 @@ void append_operands(const E& e, operands& to) {
 }
 
 /// The operands of `e` in the order of its graph. Throws value_error if a tensor was changed in place since
-/// `e` was written (unless check_versions is false), usage_error if shared values cannot be told apart.
+/// `e` was written (unless check_versions is false), and usage_error if shared values cannot be
+/// distinguished.
 template <expression E>
 operands operands_of(const E& e, bool check_versions = true) {
   operands o;

@@ -2,8 +2,8 @@
 // Boundaries inside expressions, at which one program ends and another begins.
 //
 // Before an expression with a boundary is evaluated, everything below the boundary is evaluated and replaced
-// by a leaf. The rest is an ordinary expression. Who computes the parts is an evaluator: a tape, which
-// records them, or `eval`.
+// by a leaf. The rest is an ordinary expression. An evaluator computes the parts: a tape, which records them,
+// or `eval`.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ template <element T>
 using slice_sum = std::conditional_t<is_narrow(dtype_of<T>), float, T>;
 
 /// The sum, of type slice_sum, of f(rows of operand, labels of these rows) over slices of `rows` rows, so
-/// that the intermediate values of only one slice exist at a time. `f.weight`: what f reads besides;
-/// `f.rounded(copy)`: f where the elements of the weight are those of `copy`.
+/// that the intermediate values of only one slice exist at a time. `f.weight`: what else f reads;
+/// `f.rounded(copy)`: f with the elements of `copy` in place of those of the weight.
 template <class F, expression X, expression Labels>
 struct slices_node : expression_base {
   using value_type = slice_sum<typename X::value_type>;
@@ -67,8 +67,8 @@ namespace detail {
 template <class E>
 inline constexpr bool has_boundary = (weft::detail::parts_of<E> & weft::detail::boundary_part) != 0;
 
-/// Whether two nodes of one type, which may be copies of one call, draw random numbers or are boundaries.
-/// Appends the types of those that do.
+/// Whether two nodes of the same type, which may be copies of one call, draw random numbers or are
+/// boundaries. Appends the types of such nodes to `found`.
 template <class E>
 constexpr bool repeats_calls(sequence<const char*>& found) {
   constexpr unsigned calls = weft::detail::draws_part | weft::detail::boundary_part;
@@ -118,12 +118,12 @@ template <class Variable, class Leaf, class Outer, class E>
 inline constexpr bool reads_any<variables<Variable, Leaf, Outer>, E> =
     reads_variable<Variable, E> || reads_any<Outer, E>;
 
-/// Whether an evaluator computes some of the blocks only, as a stage of a pipeline does. It has a function
-/// before_block(x), which is told the operand of each block and may replace it.
+/// Whether an evaluator computes only some of the blocks, as a stage of a pipeline does. It has a function
+/// before_block(x), which receives the operand of each block and may replace it.
 template <class Evaluator>
 concept block_divider = Evaluator::divides_blocks;
 
-/// Whether `E` reads the variable after a boundary of `E`, rather than in the operand of its first one.
+/// Whether `E` reads the variable after a boundary of `E`, and not in the operand of its first one.
 template <class Variable, class E>
 inline constexpr bool reads_after_boundary = std::is_same_v<Variable, E>;
 template <class Variable, class Block, class X>
@@ -144,7 +144,7 @@ template <class Variable, class F, class X, class Labels>
 inline constexpr bool reads_after_boundary<Variable, slices_node<F, X, Labels>> =
     reads_after_boundary<Variable, X> || reads_after_boundary<Variable, Labels>;
 
-/// The compile-time error for a value that stages of a pipeline would have to send around blocks.
+/// The compile-time error for a value that the stages of a pipeline would have to send past blocks.
 template <bool Holds>
 struct crossing_law {
   static_assert(Holds,
@@ -153,15 +153,15 @@ struct crossing_law {
                 "through the blocks");
 };
 
-/// What is one value wherever it occurs: a shared operand, or the call of a boundary or of a draw.
+/// Identifies what is one value wherever it occurs: a shared operand, or the call of a boundary or of a draw.
 struct occurrence {
   const void* operand = nullptr;
   index_t call = -1;
   friend bool operator==(const occurrence&, const occurrence&) = default;
 };
 
-/// The evaluator, and what occurs several times in `Root` and has been computed: shared values and, if there
-/// may be copies of them, calls.
+/// The evaluator, and the values already computed that occur several times in `Root`: shared values and, if
+/// there may be copies of them, calls.
 template <class Evaluator, class Root>
 class resolver {
  public:
@@ -170,7 +170,7 @@ class resolver {
     sequence<const char*> found;
     return repeats_calls<Root>(found);
   }();
-  /// Whether parts of `E` are evaluated before it.
+  /// Whether parts of `E` are evaluated before `E`.
   template <class E>
   static constexpr bool divides = (weft::detail::parts_of<E> &
                                    (weft::detail::boundary_part |
@@ -178,17 +178,17 @@ class resolver {
 
   explicit resolver(Evaluator& e) : evaluator(e) {}
 
-  /// The value that has been computed; null if it has not.
+  /// The value if it has been computed, otherwise null.
   std::shared_ptr<tensor_state> find(const occurrence& what) const {
     for (const auto& c : computed_)
       if (c.what == what) return c.value;
     return nullptr;
   }
-  /// `depth`: the number of enclosing lets whose variables it reads.
+  /// `depth`: the number of enclosing lets whose variables the value reads.
   void remember(const occurrence& what, std::shared_ptr<tensor_state> value, int depth) {
     computed_.push_back({what, std::move(value), depth});
   }
-  /// Drops what was computed inside the let at `depth`, which ends.
+  /// Drops what was computed inside the let at `depth`, which is being left.
   void leave(int depth) {
     computed_.erase_from(
         std::remove_if(computed_.begin(), computed_.end(), [&](const auto& c) { return c.depth >= depth; }));
@@ -264,7 +264,7 @@ auto as_leaf(Evaluator& evaluator, const E& e) {
   else return evaluator.eval_program(e);
 }
 
-/// The expression compute() as a leaf, computed where `what` occurs first. `depth`: as of resolver::remember.
+/// The expression compute() as a leaf, computed where `what` first occurs. `depth`: as in resolver::remember.
 template <class Resolver, class F>
 auto computed_once(Resolver& to, const occurrence& what, int depth, F compute) {
   using leaf = decltype(as_leaf(to.evaluator, compute()));
@@ -302,7 +302,8 @@ auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, B
   }
 }
 
-/// A shared value is replaced by a leaf if it contains boundaries or reads what has been replaced by a leaf.
+/// A shared value is replaced by a leaf if it contains boundaries or reads something that a leaf has
+/// replaced.
 template <class Resolver, class Variables, class Tag, class E>
 auto resolve_node(Resolver& to, const Variables& v, const shared_node<Tag, E>& s) {
   using resolved = decltype(resolve(to, v, *s.operand));
@@ -312,7 +313,7 @@ auto resolve_node(Resolver& to, const Variables& v, const shared_node<Tag, E>& s
                          [&] { return resolve(to, v, *s.operand); });
 }
 
-/// The number of the call that made a boundary or a draw, which its copies have, too; of no other node.
+/// The number of the call that made a boundary or a draw, shared by its copies; other nodes have none.
 template <class E>
 requires requires(const E& e) { e.call; }
 index_t call_of(const E& e) { return e.call; }
@@ -334,11 +335,10 @@ auto resolve(Resolver& to, const Variables& v, const E& e) {
 
 }  // namespace detail
 
-/// What computes the programs of a statement, in order:
+/// Computes the programs of a statement, in order:
 /// - eval_program(e) returns the value of `e`, which has no boundaries, as a leaf;
-/// - sum_of_slices(x, labels, rows, f) returns the sum of f(slice of x, slice of labels) over slices of
-/// `rows`
-///   rows of the leaves x and labels, as a leaf.
+/// - sum_of_slices(x, labels, rows, f) returns, as a leaf, the sum of f(slice of x, slice of labels) over
+///   slices of `rows` rows of the leaves x and labels.
 /// Checking the concept compiles the programs of a few small expressions.
 template <class E>
 concept program_evaluator = requires(E& e, const tensor<float, extents<2, 3>>& x) {
@@ -348,7 +348,8 @@ concept program_evaluator = requires(E& e, const tensor<float, extents<2, 3>>& x
     } -> expression;
 };
 
-/// `e` with everything below its boundaries replaced by leaves, computed by `evaluator`, a program_evaluator.
+/// `e` with everything below its boundaries replaced by leaves, which `evaluator`, a program_evaluator,
+/// computes.
 template <class Evaluator, expression E>
 auto without_boundaries(Evaluator& evaluator, const E& e) {
   detail::resolver<Evaluator, E> to(evaluator);

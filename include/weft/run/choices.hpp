@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compilation options of programs besides their expression: choices of the policy to which a model is bound.
+// Compilation options of programs, apart from their expression: choices of the policy to which a model is
+// bound.
 //
 //   using plan = policy<precision::bf16, recompute::selective, strategy::fully_sharded<>>;
 #pragma once
@@ -8,9 +9,9 @@
 
 namespace weft {
 
-/// Which values of the forward pass are saved for backward, rather than recomputed.
+/// Which values of the forward pass are saved for the backward pass and not recomputed.
 enum class saving : std::uint8_t {
-  written,  // all values that forward writes to memory
+  written,  // all values that the forward pass writes to memory
   products  // results of products, attention and indexing; element-wise ops are recomputed
 };
 
@@ -34,12 +35,12 @@ namespace precision {
 struct f32 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f32; }
 };
-/// Mixed precision: operands and results of f32 products and attention are rounded to bf16, sums are f32.
+/// Mixed precision: operands and results of f32 products and attention are rounded to bf16; sums are f32.
 /// Parameters, gradients and optimizer state stay f32. As torch.autocast with bfloat16.
 struct bf16 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::bf16; }
 };
-/// The same with f16, whose range is small: losses need to be scaled (optim/loss_scale.hpp).
+/// The same with f16, whose range is small: losses must be scaled (optim/loss_scale.hpp).
 struct f16 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f16; }
 };
@@ -48,12 +49,12 @@ struct f16 {
 
 namespace recompute {
 
-/// Recomputes in backward only what fuses into the kernel that reads it: element-wise chains.
+/// Recomputes in the backward pass only what fuses into the kernel that reads it: element-wise chains.
 struct none {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::written; }
 };
-/// Recomputes norms and activations as well, before the product that reads them: a few percent more time for
-/// a quarter less memory of activations (docs/performance.md). To recompute whole blocks use
+/// Also recomputes norms and activations, before the product that reads them: a few percent more time for a
+/// quarter less activation memory (docs/performance.md). To recompute whole blocks, use
 /// context::recompute_programs.
 struct selective {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::products; }
@@ -65,12 +66,12 @@ struct selective {
 template <class T>
 concept program_choice = requires(detail::chosen_options o) { T::choose(o); };
 
-/// The choice of a kind of devices: on<...> (device/kind.hpp).
+/// The choice of a kind of device: on<...> (device/kind.hpp).
 template <class T>
 concept device_choice = requires { typename T::kind; &T::where; };
 
 namespace detail {
-/// The on<...> among `Choices`; void without one.
+/// The on<...> among `Choices`; void if there is none.
 template <class... Choices>
 struct chosen_device {
   using type = void;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Parts of a concat that are computed in its result, so that the concat does not copy them: the cotangents of
-// queries, keys and values, which one linear map has computed, are the parts of the cotangent of its result.
+// Parts of a concat that are computed directly in its result, so that the concat does not copy them: for
+// example the cotangents of queries, keys and values that one linear map has computed, which are the parts of
+// the cotangent of its result.
 //
 //   place_concat_parts(plan, layouts, elided);    // changes the layouts of these parts
 //   elided[part]                                  // the result of the concat
@@ -13,7 +14,7 @@ namespace weft::runtime {
 
 namespace detail {
 
-/// How often the steps of a program read the memory of value `base`.
+/// How many times the steps of a program read the memory of value `base`.
 constexpr int reads_of(const lower::plan_view& p, int base) {
   int reads = 0;
   for (const lower::step_entry& s : p.steps)
@@ -22,7 +23,7 @@ constexpr int reads_of(const lower::plan_view& p, int base) {
   return reads;
 }
 
-/// Whether a step computes value `id`, which is no output of the program, with any strides.
+/// Whether a step computes value `id` with any strides, and it is not an output of the program.
 constexpr bool has_free_strides(const lower::plan_view& p, int id) {
   if (p.values[static_cast<std::size_t>(id)].output >= 0) return false;
   for (const lower::step_entry& s : p.steps) {
@@ -35,8 +36,8 @@ constexpr bool has_free_strides(const lower::plan_view& p, int id) {
 
 }  // namespace detail
 
-/// Lays out what can be computed in the result of a concat there: results of native ops with any strides that
-/// this concat alone reads, all elements in their order. `layouts`: of each value.
+/// Places in the result of a concat what can be computed there: results of native ops with any strides, read
+/// only by this concat, with all elements in order. `layouts`: one per value.
 constexpr void place_concat_parts(const lower::plan_view& p, sequence<layout>& layouts,
                                   elided_copies& elided) {
   symbol_table numbers;  // without symbols: all extents are known

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A context: the mutable state of one run, that is device, random state, and specializations of the programs
-// it has executed.
+// A context: the mutable state of one run, which consists of device, random state, and the specializations of
+// the programs it has executed.
 //
 // Nothing else in weft is mutable and shared, so two contexts are independent runs. A context runs one
-// program at a time; each thread needs its own. Functions that are given none use a default context for the
-// CPU.
+// program at a time; each thread needs its own. Functions that are not given one use a default context for
+// the CPU.
 #pragma once
 
 #include <algorithm>
@@ -24,11 +24,11 @@ namespace runtime {
 class expert_ranks;
 }
 
-/// Device, random state and cached programs of one run. Not copyable. Use by two threads at once throws
-/// usage_error.
+/// Device, random state and cached programs of one run. Not copyable. Use by two threads at the same time
+/// throws usage_error.
 class context {
  public:
-  using programs = program_options<>;  // the options for which its programs are compiled
+  using programs = program_options<>;  // the options with which its programs are compiled
 
   explicit context(const device& where = default_device()) : device_(where) {}
   context(const context&) = delete;
@@ -40,31 +40,31 @@ class context {
   tap_handler on_tap = print_tapped;
 
   /// Runs programs on another backend that can access the device's memory, such as the reference backend for
-  /// debugging (train/inspect.hpp). Null: on the device itself.
+  /// debugging (train/inspect.hpp). Null: the device itself.
   void set_backend(backend* other) { engine_ = other; }
   backend& engine() const { return engine_ ? *engine_ : *device_; }
 
   /// How many programs of a tape, counted from the first, save only their operands and recompute the rest in
-  /// backward: less memory for about a third more time, with the same bits. Recomputing the last program of a
-  /// pass saves nothing, as backward reads its values at once.
+  /// the backward pass: less memory for about a third more time, with bitwise identical results. Recomputing
+  /// the last program of a pass saves no memory, since the backward pass reads its values immediately.
   int recompute_programs = 0;
   static constexpr int every_program = std::numeric_limits<int>::max();
 
-  /// Factor on the cotangent with which backward passes begin at a scalar loss. It scales all gradients, so
+  /// Factor on the cotangent with which backward passes start at a scalar loss. It scales all gradients, so
   /// that small ones do not underflow in f16.
   double loss_scale = 1;
-  /// Weight of the losses that are evaluated from here on: 0 for a batch that is computed only so that ranks
-  /// stay in step.
+  /// Weight of the losses that are evaluated from here on: 0 for a batch that is computed only to keep ranks
+  /// in step.
   double loss_weight = 1;
 
-  /// Seed of the random numbers of this context's programs, as those of dropout.
+  /// Seed of the random numbers of this context's programs, such as those of dropout.
   std::uint64_t seed = 0;
 
-  /// Sets the step on which random numbers depend. Within a step each executed program draws other numbers;
-  /// equal steps that run equal programs draw equal numbers, so a run can be repeated.
+  /// Sets the step, on which random numbers depend. Within a step, each executed program draws different
+  /// numbers; equal steps that run equal programs draw equal numbers, so a run can be repeated.
   void begin_step(std::uint64_t step) { begin_micro_batch(step, 0); }
   /// The same for one micro-batch of a step, so that its numbers do not depend on the batches that this rank
-  /// computed before.
+  /// has computed before.
   void begin_micro_batch(std::uint64_t step, std::uint64_t batch) {
     step_ = mix(mix(0, step), batch);
     programs_ = 0;
@@ -79,19 +79,19 @@ class context {
     std::uint64_t seed = 0, step = 0, programs = 0;
   };
   random_state randomness() const { return {seed, step_, programs_}; }
-  /// The key that the program number `program` of a step draws.
+  /// The key with which program number `program` of a step draws.
   static std::uint64_t random_key(const random_state& r, std::uint64_t program) {
     return mix(mix(mix(0, r.seed), r.step), program);
   }
-  /// From now on programs get numbers instead of keys, and the random states that they would have drawn from
-  /// are appended to `to`, for work that is recorded; until it is called with null.
+  /// From now on, and until it is called with null, programs get numbers instead of keys, and the random
+  /// states that they would have drawn from are appended to `to`: for work that is recorded.
   void number_draws(std::vector<random_state>* to) { draws_ = to; }
   void set_randomness(const random_state& r) {
     seed = r.seed;
     step_ = r.step;
     programs_ = r.programs;
   }
-  /// Sets the random state, and restores the one before when it ends.
+  /// Sets the random state, and restores the previous one at the end of its lifetime.
   class randomness_scope {
    public:
     randomness_scope(context& c, const random_state& r) : of_(c), before_(c.randomness()) {
@@ -106,33 +106,33 @@ class context {
     random_state before_;
   };
 
-  /// Number of backward passes so far; a step without one is reported as a mistake.
+  /// Number of backward passes so far; a step without one is reported as an error.
   std::uint64_t backward_passes() const { return backward_passes_; }
   void begin_backward() { ++backward_passes_; }
 
-  /// Callbacks of a parallel strategy around programs, which gather parameters and reduce gradients; null
-  /// without.
+  /// Callbacks of a parallel strategy around programs, which gather parameters and reduce gradients; null if
+  /// there is none.
   runtime::execution_hooks* hooks() const { return hooks_; }
-  /// The ranks that divide experts with this one (run/experts.hpp); null without.
+  /// The ranks that divide experts with this one (run/experts.hpp); null if there are none.
   runtime::expert_ranks* experts() const { return experts_; }
-  /// This rank among those that divide layers with it; the only one without a strategy that does.
+  /// This rank among those that divide layers with it; the only one if the strategy does not divide layers.
   const runtime::layer_rank& layer_rank() const { return layer_rank_; }
 
-  /// The specialization of a plan for these symbol values; made at the first request and kept, as long as no
-  /// more than `most_kept` others of the plan have been made since. So the sizes of experts, which differ
-  /// from step to step, do not fill the memory. Valid until the next one is made.
+  /// The specialization of a plan for these symbol values; made at the first request, and kept until
+  /// `most_kept` later ones of the same plan have been made, so that the sizes of experts, which differ from
+  /// step to step, do not fill the memory. Valid until the next one is made.
   runtime::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                                              std::span<const kernel_function> kernels,
                                              const runtime::symbol_values& symbols);
 
-  /// Memory for the intermediate values of a program while it runs; grows and is kept.
+  /// Memory for the intermediate values of a program while it runs; grows as needed and is kept.
   void* arena(std::size_t bytes);
-  /// The memory that it has now.
+  /// The memory of the arena.
   const buffer& arena_memory() const { return arena_; }
 
-  /// Held by a thread while it works with the context or a tape in it; nests, for example in hooks that
-  /// evaluate. Throws usage_error if another thread holds it, before any state is touched, so that there is
-  /// no data race.
+  /// Held by a thread while it works with the context or a tape in it; can be nested, for example in hooks
+  /// that evaluate. Throws usage_error if another thread holds it, before any state is touched, so that there
+  /// is no data race.
   class use {
    public:
     explicit use(context& c);
@@ -179,7 +179,7 @@ class context {
     std::unique_ptr<runtime::specialization> made;
   };
   static constexpr int most_kept = 256;
-  /// Inserts `s` after those with its identity, of which the first is the oldest.
+  /// Inserts `s` after those with the same identity, the first of which is the oldest.
   [[gnu::cold]] runtime::specialization& add(known_specialization s, int at);
 
   device device_;
@@ -188,7 +188,7 @@ class context {
   bool executing_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
   std::vector<random_state>* draws_ = nullptr;
-  sequence<known_specialization> specializations_;  // by identity
+  sequence<known_specialization> specializations_;  // ordered by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;
 };
@@ -200,16 +200,16 @@ class context_for : public context {
   using programs = Options;
   using context::context;
 };
-/// The same on a device of the kind that `Device` chooses: its first one by default.
+/// The same on a device of the kind that `Device` chooses, by default its first one.
 template <class Options, device_choice Device>
 class context_for<Options, Device> : public context {
  public:
   using programs = Options;
-  /// Throws device_error if there is no such device.
+  /// Throws device_error if the device does not exist.
   explicit context_for(const device_options& o = {}) : context(Device::where(o)) {}
 };
-/// A context whose programs are compiled with other choices than the default, and which may choose the
-/// device. It moves nothing there: `to(model, c.where())` moves a model, and data is made on c.where().
+/// A context whose programs are compiled with other than the default choices, and which may choose the
+/// device. It moves nothing there: use `to(model, c.where())` for a model, and create data on c.where().
 ///   context_in<precision::bf16> c;
 ///   context_in<on<cuda>, precision::bf16> second({.device = 1});
 ///   tape steps(c);
@@ -217,8 +217,9 @@ template <class... Choices>
   requires((program_choice<Choices> || device_choice<Choices>) && ...)
 using context_in = context_for<options_of<Choices...>, typename detail::chosen_device<Choices...>::type>;
 
-/// The context of functions that are given none: on the CPU, created at the first call and never destroyed.
-/// Shared by all threads, of which only one may use it at a time, and as default_device by shared libraries.
+/// The context of functions that are not given one: on the CPU, created at the first call and never
+/// destroyed. Shared by all threads, only one of which may use it at a time, and, like default_device, by
+/// shared libraries.
 [[gnu::visibility("default")]] context& default_context();
 
 }  // namespace weft

@@ -7,15 +7,15 @@
 namespace weft::runtime {
 
 namespace detail {
-/// Both types are f32 in a register.
+/// Both types are f32 in registers.
 template <dtype From, dtype To>
 inline constexpr std::array convert_words{
     lower::instruction{lower::sweep}.encoded(), lower::instruction{lower::load, From, 0}.encoded(),
     lower::instruction{lower::store, To, 1, 1}.encoded(), lower::instruction{lower::end}.encoded()};
 }  // namespace detail
 
-/// to = from, between f32 and bf16 or f16, with equal numbers of elements; rounds to nearest even. Throws
-/// value_error for other types.
+/// to = from, between f32 and bf16 or f16, with equal numbers of elements; rounds to nearest, ties to even.
+/// Throws value_error for other types.
 inline void convert(backend& device, const tensor_state& from, tensor_state& to) {
   const auto is = [&](dtype a, dtype b) { return from.type == a && to.type == b; };
   if (is(dtype::bf16, dtype::f32))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Printing a value while looking for a mistake.
+// Prints a value, for debugging.
 //
 //   debug(matmul(x, w));      // main.cpp:12: f32 [2, 3], then the elements
 //
-// `tap` prints values inside of a statement without changing it; gdb.py prints tensors in gdb.
+// `tap` prints values inside a statement without changing it; gdb.py prints tensors in gdb.
 #pragma once
 
 #include <iostream>
@@ -13,8 +13,8 @@
 
 namespace weft {
 
-/// Evaluates `x` if it is not a tensor, and prints file and line of the call, dtype, shape and elements to
-/// stderr, the middle of long dims left out. Records nothing on a tape. Throws what `eval` throws.
+/// Evaluates `x` unless it is a tensor, and prints file and line of the call, dtype, shape and elements to
+/// stderr, with the middle of long dims elided. Records nothing on a tape. Throws what `eval` throws.
 template <expression X>
 void debug(const X& x, context& c = default_context(), const char* file = __builtin_FILE(),
            int line = __builtin_LINE()) {

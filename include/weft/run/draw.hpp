@@ -15,7 +15,8 @@
 namespace weft {
 
 /// The graph of `e` as it is evaluated: composed ops are expanded, the nodes of one kernel are in one box,
-/// and matmuls, other native ops and views are outside. `Options` are those of a policy: `plan::programs`.
+/// and matmuls, other native ops and views are outside the boxes. `Options` are those of a policy:
+/// `plan::programs`.
 template <class Options = program_options<>, expression E>
 std::string to_dot(const E&) {
   const graph::compute_graph g = graph::with_legal_views(
@@ -23,7 +24,7 @@ std::string to_dot(const E&) {
   return graph::to_dot(g, graph::fuse(g));
 }
 
-/// The same for `e` and its derivative: all that a tape computes for it.
+/// The same for `e` and its derivative: everything that a tape computes for it.
 template <class Options = program_options<>, expression E>
 std::string to_dot_with_gradients(const E&) {
   const graph::compute_graph g =

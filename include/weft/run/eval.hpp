@@ -14,11 +14,11 @@ namespace weft {
 
 namespace runtime {
 
-/// A program independent of the expression type it was made from: what the engine needs to execute it.
+/// A program, independent of the expression type it was made from: what the engine needs to execute it.
 struct executable {
   lower::plan_view plan;
   std::span<const kernel_function> kernels;
-  positions_function positions = nullptr;  // of its first output; null if ranks divide none
+  positions_function positions = nullptr;  // of its first output; null if ranks divide no positions
 };
 
 /// The specialization of `p` for these symbol values, made at the first request.
@@ -29,33 +29,33 @@ template <class Program>
 inline constexpr executable executable_of{Program::plan, Program::kernels, Program::positions};
 
 namespace detail {
-/// `what`: "operand", "target" or the like.
+/// `what`: "operand", "target" or similar.
 [[noreturn, gnu::cold]] void refuse_device(const char* what, std::size_t number, const tensor_state& t,
                                            const device& here);
 
 /// Passes the memory of the leaves to the program.
 void set_leaves(const context& c, specialization& i, const tensor_list& leaves);
 
-/// Passes the memory of given outputs to the program; true if it can write there directly.
+/// Passes the memory of the given outputs to the program; returns true if it can write to them directly.
 [[gnu::cold]] bool can_write_to(specialization& i, const tensor_list& outputs);
 
-/// Passes the memory of the outputs to the program: that of `outputs`, or of `sums` where the program can
-/// add, else new memory.
+/// Passes the memory of the outputs to the program: that of `outputs`; otherwise that of `sums`, if the
+/// program can add to it; otherwise new memory.
 void set_outputs(const context& c, specialization& i, tensor_list& outputs, const tensor_list& sums);
 
-/// Copies the outputs of a program that could not write to the given ones.
+/// Copies the outputs of a program that could not write directly to the given ones.
 [[gnu::cold]] void copy_to_given(const context& c, tensor_list& outputs, const tensor_list& given);
 }  // namespace detail
 
 /// Executes a program in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program
-/// can accumulate into that. Outputs that are given are written in place; if the program reads one in another
-/// order than it writes it, it computes into a buffer and copies. Its kernel may be left to `together`.
-/// Throws device_error if an operand is on another device.
+/// can accumulate into that. Given outputs are written in place; if the program reads one in an order other
+/// than that in which it writes it, it computes into a buffer and copies. `together` may take its kernel and
+/// launch it later. Throws device_error if an operand is on another device.
 void execute(context& c, specialization& i, const tensor_list& leaves,
              const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
              const tensor_list& sums = {}, launch_collector* together = nullptr);
 /// The same for a program and the values of its symbols. Throws usage_error, before anything is computed, if
-/// it needs positions that other ranks have.
+/// it needs positions that other ranks hold.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,
                     tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
@@ -65,7 +65,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
   if (positions != no_positions) outputs[0]->positions = positions;
 }
 
-/// The value of `p` for these operands; throws shape_error if their extents do not fit.
+/// The value of `p` for these operands; throws shape_error if their extents do not match.
 std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, operands o);
 
 }  // namespace runtime
@@ -75,8 +75,8 @@ template <expression E, bool Tracked = false>
 using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
 namespace runtime {
-/// A matrix and labels of its rows, in slices of at most `rows` rows. The type of slices does not depend on
-/// the matrix's.
+/// A matrix and labels of its rows, in slices of at most `rows` rows. The type of a slice does not depend on
+/// that of the matrix.
 template <class X, class Labels>
 struct row_slices {
   using matrix = variable<typename X::value_type, extents<dyn, X::static_shape.last()>>;
@@ -86,7 +86,7 @@ struct row_slices {
   index_t rows;
 
   index_t count() const { return x->extents[0]; }
-  /// If ranks divide positions, `sum` is one over those of this rank.
+  /// If ranks divide positions, marks `sum` as a sum over this rank's positions only.
   void note_positions(tensor_state& sum) const {
     if (x->positions != no_positions || labels->positions != no_positions) sum.positions = sum_of_positions;
   }
@@ -102,7 +102,7 @@ struct row_slices {
   }
 };
 
-/// Whether products of the slices of `F` read its weight rounded, in programs that ranks do not divide.
+/// Whether products on the slices of `F` read its weight rounded, in programs that ranks do not divide.
 template <class F, class Options>
 inline constexpr bool rounds_weight = false;
 template <class F, class Options>
@@ -111,7 +111,7 @@ inline constexpr bool rounds_weight<F, Options> =
     Options::products != dtype::f32 && !detail::divides_programs<F, Options> &&
     std::is_same_v<typename decltype(F::weight)::value_type, float>;
 
-/// `f` for several slices: a weight that each of them would round is rounded once, for all.
+/// `f` for several slices: if each of them would round the weight, it is rounded once for all.
 template <class Evaluator, class F>
 auto with_rounded_weight(Evaluator& evaluator, const F& f) {
   using options = typename Evaluator::options;
@@ -132,10 +132,10 @@ struct forgetful_evaluator {
   bool check_versions = true;
 
   context& run_context() const { return in; }
-  /// Forgets a value and its derivative; see tape_entries::remember.
+  /// Does nothing with a value and its derivative; see tape_entries::remember.
   template <class F>
   void remember(const std::shared_ptr<tensor_state>&, const tensor_list&, F) {}
-  /// The value of `e`, which no evaluator records.
+  /// The value of `e`, which is not recorded by any evaluator.
   template <expression E>
   evaluated<E> unrecorded(const E& e) {
     return eval_program(e);
@@ -173,10 +173,10 @@ struct forgetful_evaluator {
 };
 }  // namespace runtime
 
-/// Computes `e` on the context's device and returns a tensor of its shape and dtype; nothing is recorded for
-/// backward. Throws shape_error if extents known only now do not fit, value_error if an operand was changed
-/// in place since `e` was written or an index is out of range, device_error if an operand is on another
-/// device.
+/// Computes `e` on the context's device and returns a tensor with its shape and dtype; nothing is recorded
+/// for a backward pass. Throws shape_error if dynamic extents do not match, value_error if an operand was
+/// changed in place since `e` was written or an index is out of range, and device_error if an operand is on
+/// another device.
 template <expression E, std::derived_from<context> Context = context>
 auto eval(const E& e, Context& c = default_context()) {
   return runtime::forgetful_evaluator<typename Context::programs>{c}.eval(e);
@@ -191,7 +191,7 @@ void eval(const A&, const B&, const Rest&...) {
 }
 
 /// An expression to be evaluated repeatedly: each call computes it from the values that its tensors have at
-/// that time.
+/// the time of the call.
 ///
 ///   auto step = compile(relu(matmul(x, w)));
 ///   x.copy_from(next);
@@ -209,7 +209,7 @@ class compiled {
   context* context_;
 };
 
-/// `e` as a `compiled` object that is called to evaluate it in `c`, which must outlive it.
+/// `e` as a `compiled` object; calling it evaluates `e` in `c`, which must outlive it.
 template <expression E, std::derived_from<context> Context = context>
 auto compile(E e, Context& c = default_context()) {
   return compiled<E, typename Context::programs>(std::move(e), c);

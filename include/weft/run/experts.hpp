@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Experts in expressions: modules of which each computes the rows that are routed to it.
+// Experts in expressions: modules, each of which computes the rows that are routed to it.
 //
-// How many rows an expert computes is known when the probabilities are. So experts are a boundary: operand
-// and probabilities are evaluated, then each expert is a program over its rows, all of them one program with
-// another number of rows, and one more program adds up their results. No expert computes a row that is not
-// its own; one without rows is executed with none, so that its parameters have gradients, which are zero.
+// How many rows an expert computes is known only once the probabilities are. So experts are a boundary:
+// operand and probabilities are evaluated; then each expert is executed over its rows, all by one program
+// with different numbers of rows; then one more program adds up their results. No expert computes a row that
+// is not routed to it. An expert without rows is executed with none, so that its parameters have gradients,
+// which are zero.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@
 
 namespace weft {
 
-/// For each row of `operand` the sum of the results of its experts, times their probabilities, which are
-/// divided by their sum if `Renormalise`. [..., C], [..., experts] -> [..., C].
+/// For each row of `operand`, the sum of the results of its experts, weighted by their probabilities, which
+/// are divided by their sum if `Renormalise`. [..., C], [..., experts] -> [..., C].
 template <bool Renormalise, class Expert, expression X, expression Probabilities>
 struct experts_node : expression_base {
   using value_type = typename X::value_type;
@@ -33,7 +34,7 @@ struct experts_node : expression_base {
 };
 
 /// The value of `operand`. A backward pass through it also adds the gradients of the scalar `loss`, as if
-/// that were part of what is differentiated.
+/// `loss` were part of the differentiated value.
 template <expression X, expression Loss>
 struct attached_node : expression_base {
   using value_type = typename X::value_type;
@@ -45,8 +46,9 @@ struct attached_node : expression_base {
   index_t call = detail::next_call();
 };
 
-/// `x`, and in backward the gradients of the scalar `loss` as well, so that a loss of a layer need not be
-/// passed out of a `repeat`. What is differentiated must be a scalar loss; its value does not contain `loss`.
+/// `x`; in the backward pass the gradients of the scalar `loss` are added as well, so that a loss inside a
+/// layer need not be passed out of a `repeat`. The backward pass must start from a scalar loss; its value
+/// does not include `loss`.
 template <expression X, expression Loss>
 auto with_loss(X x, Loss loss) {
   static_assert(Loss::static_shape.order == 0, "weft: with_loss: the loss must be a scalar");
@@ -87,14 +89,14 @@ auto as_rows(const T& t) {
   else return unsqueeze<0>(t);
 }
 
-/// `count` rows: each is the sum of the rows of `x` whose index is its number.
+/// `count` rows; row i is the sum of the rows of `x` whose index is i.
 template <expression Index, expression X>
 auto added_rows(Index index, X x, index_t count) {
   using how = attr<dyn, static_cast<index_t>(index_reader::index_select)>;
   return weft::detail::apply_sized<op::index_add, how>({count}, std::move(index), std::move(x));
 }
 
-/// The weights [rows, choices] of the experts that are chosen.
+/// The weights [rows, choices] of the chosen experts.
 template <bool Renormalise, expression P, expression Chosen>
 auto weights_of(P probabilities, Chosen chosen) {
   auto best = gather<1>(std::move(probabilities), std::move(chosen));
@@ -102,7 +104,7 @@ auto weights_of(P probabilities, Chosen chosen) {
   else return best;
 }
 
-/// The extents `s` in the type of extents that they have in an expression.
+/// The extents `s` in the extents type that they have in an expression.
 template <index_t... E>
 extents<E...> typed_extents(extents<E...>*, const shape& s) {
   return [&]<int... D>(std::integer_sequence<int, D...>) { return extents<E...>{s[D]...}; }
@@ -114,8 +116,8 @@ inline index_tensor indices_on(const device& where, const std::vector<std::int64
   return from(extents<dyn>{static_cast<index_t>(values.size())}, values, where);
 }
 
-/// Sends rows to the experts; the value on this rank is what its experts compute. `parts`: the rows of each
-/// of them, whose gradients backward sends back.
+/// Sends rows to the experts of all ranks, and appends to `parts` the rows that each expert of this rank is to
+/// compute; the backward pass sends their gradients back.
 template <class Evaluator>
 void send_to_experts(Evaluator& evaluator, const std::shared_ptr<routing>& way,
                      const std::shared_ptr<tensor_state>& rows, tensor_list& parts) {
@@ -129,7 +131,7 @@ void send_to_experts(Evaluator& evaluator, const std::shared_ptr<routing>& way,
   });
 }
 
-/// Sends the results of this rank's experts back to where the rows came from.
+/// Sends the results of this rank's experts back to the ranks from which the rows came.
 template <class Evaluator>
 std::shared_ptr<tensor_state> send_back(Evaluator& evaluator, const std::shared_ptr<routing>& way,
                                         const tensor_list& results, index_t width, dtype type) {
@@ -156,8 +158,8 @@ inline void check_result(index_t expert, const shape& rows, const shape& result)
     refuse<shape_error>({"weft: experts: expert ", expert, " makes ", result, " of ", rows});
 }
 
-/// The random state before expert `e`: its random numbers depend on nothing that other experts draw, and what
-/// follows on none of them, so that a rank with some of the experts draws the same.
+/// The random state for expert `e`. Its random numbers do not depend on what other experts draw, and what
+/// follows depends on none of theirs, so that a rank with only some of the experts draws the same numbers.
 inline context::random_state randomness_of(const context::random_state& before, index_t e) {
   return {before.seed, mix(mix(before.step, before.programs), static_cast<std::uint64_t>(e)), 0};
 }
@@ -206,7 +208,7 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
   return sum;
 }
 
-/// By how many programs apply_experts advances the random state.
+/// The number of programs by which apply_experts advances the random state.
 inline constexpr int programs_around_experts = 4;
 
 template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels written directly as instructions, over contiguous tensors of equal size: the operations of the
-// library itself on gradients, for which no program is compiled.
+// Kernels written directly as instructions, over contiguous tensors of equal size: the library's own
+// operations on gradients, for which no program is compiled.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace weft::runtime {
 
 /// Launches the kernel whose encoded instructions are `Words`; they load and store the operands in this
-/// order, and read the numbers.
+/// order, and read `numbers`.
 template <const auto& Words>
 void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands,
                  std::initializer_list<any_number> numbers = {}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Comparison of derivatives with central differences, for tests of ops, including your own.
+// Comparison of derivatives with central differences, for tests of ops, including user-defined ones.
 //
 //   gradcheck([&] { return sum(squash(x)); }, x)      // true, or throws value_error with the element
 #pragma once
@@ -14,16 +14,16 @@
 
 namespace weft {
 
-/// Step of the differences and tolerances of gradcheck. Negative ones stand for what the element type allows:
-/// the first number for f64, the second for f32.
+/// Step size of the differences and tolerances of gradcheck. Negative numbers select defaults for the element
+/// type: the first number in each comment for f64, the second for f32.
 struct gradcheck_options {
   double step = -1;       // 1e-6, 1e-2
-  double tolerance = -1;  // of |difference| / (|gradient| + floor): 1e-5, 1e-2
+  double tolerance = -1;  // for |difference| / (|gradient| + floor): 1e-5, 1e-2
   double floor = -1;      // 1e-3, 1e-1
 };
 
 namespace detail {
-/// `o` with what is allowed for f64 or f32 in the place of negative numbers.
+/// `o` with the defaults for f64 or f32 in place of negative numbers.
 constexpr gradcheck_options chosen(gradcheck_options o, bool is_f64) {
   if (o.step < 0) o.step = is_f64 ? 1e-6 : 1e-2;
   if (o.tolerance < 0) o.tolerance = is_f64 ? 1e-5 : 1e-2;
@@ -34,8 +34,8 @@ constexpr gradcheck_options chosen(gradcheck_options o, bool is_f64) {
 
 /// Compares the gradient of the scalar f() or f(x) with respect to every element of `x` with a central
 /// difference, as torch.autograd.gradcheck. Throws value_error with the element and both numbers if they
-/// disagree. Use f64: differences of f32 show mistakes of a hundredth and more only. Restores elements and
-/// gradient of `x`, also if f throws. Evaluates f 2 n + 1 times.
+/// disagree. Use f64: differences in f32 reveal only errors of a hundredth or more. Restores elements and
+/// gradient of `x`, even if f throws. Evaluates f 2 n + 1 times.
 template <class F, class T, class Extents>
 bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& c = default_context()) {
   static_assert(dtype_of<T> == dtype::f64 || dtype_of<T> == dtype::f32,
@@ -87,7 +87,7 @@ bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& 
   return true;
 }
 
-/// Compile-time error: no gradients are computed of a tensor that is no variable.
+/// Compile-time error: tensors that are not variables have no gradients.
 template <class F, class T, class Extents>
 bool gradcheck(F, const tensor<T, Extents, false>&, gradcheck_options = {}) {
   static_assert(detail::unsupported<F>,

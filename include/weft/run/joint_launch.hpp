@@ -11,16 +11,16 @@
 
 namespace weft::runtime {
 
-/// Collects programs of one kernel each, of which none may read or write what another one writes. Where the
-/// device does not profit from it, or a program cannot be collected, it is launched at once. Operands and
-/// results are kept until then.
+/// Collects programs of one kernel each, none of which may read or write what another one writes. A program
+/// is launched immediately if the device does not profit from collecting, or if it cannot be collected.
+/// Operands and results are kept alive until the launch.
 class joint_launch final : public launch_collector {
  public:
-  /// `what`: the name of its lifetime in profilers.
+  /// `what`: the name under which profilers show its lifetime.
   joint_launch(context& c, const char* what) : range_(what), device_(c.engine()) {}
   joint_launch(const joint_launch&) = delete;
   joint_launch& operator=(const joint_launch&) = delete;
-  /// Launches what an error has left, as if it had been launched at once.
+  /// Launches what is left after an error, as if it had been launched immediately.
   ~joint_launch();
 
   void launch();

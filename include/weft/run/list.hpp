@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors of a list, whose length is known at run time only, joined in an expression.
+// Tensors of a list, whose length is known only at run time, joined in an expression.
 //
 //   std::vector<variable<float, extents<dyn, 8>>> outputs;      // of steps.eval
 //   auto y = steps.eval(mean(stack<0>(outputs)));
@@ -59,7 +59,8 @@ auto list_of(const std::vector<Listed>& list) {
 namespace runtime {
 namespace detail {
 
-/// `parts`, `n` tensors of dynamic extent along Dim, one after the other: each is copied about log8(n) times.
+/// `parts`, `n` tensors with a dynamic extent along Dim, one after the other; each is copied about log8(n)
+/// times.
 template <index_t Dim, class Evaluator, class Part>
 Part joined(Evaluator& evaluator, const Part* parts, index_t n) {
   if (n == 1) return parts[0];
@@ -97,11 +98,11 @@ auto resolve_node(Resolver& to, const Variables&, const list_node<Dim, Stacks, L
 }  // namespace runtime
 
 namespace detail {
-/// The tensor that a leaf is, without its part in a model.
+/// The tensor type of a leaf, without its role in a model.
 template <class Leaf>
 using tensor_of_leaf = tensor<typename Leaf::value_type, typename Leaf::extents_type, Leaf::requires_grad>;
 
-/// The compile-time error for lists of what is not evaluated.
+/// The compile-time error for lists of expressions that have not been evaluated.
 template <bool Holds, class Leaf>
 struct list_law {
   static_assert(Holds,
@@ -115,9 +116,9 @@ inline constexpr bool is_listed = requires {
 }  // namespace detail
 
 /// The tensors of a list one after the other along dim Dim, as torch.cat, for lists whose length is not known
-/// at compile time. They have the same extents except along Dim. An expression, like that of concat<Dim>(a,
-/// b); it is evaluated in several programs, and each tensor is copied about log8(list.size()) times. Throws
-/// shape_error if the list is empty, and at evaluation if shapes do not fit.
+/// at compile time. They must have the same extents except along Dim. An expression, like that of
+/// concat<Dim>(a, b); it is evaluated by several programs, and each tensor is copied about log8(list.size())
+/// times. Throws shape_error if the list is empty, and at evaluation if shapes do not match.
 ///   auto y = steps.eval(concat<0>(parts));
 template <index_t Dim, expression Leaf>
 auto concat(const std::vector<Leaf>& list) {
@@ -128,8 +129,8 @@ auto concat(const std::vector<Leaf>& list) {
     return detail::list_of<dim, false, detail::tensor_of_leaf<Leaf>>(list);
   }
 }
-/// Tensors of one shape along a new dim Dim, as torch.stack; otherwise like concat of a list, with one copy
-/// more.
+/// Tensors of the same shape along a new dim Dim, as torch.stack; otherwise like concat of a list, with one
+/// more copy.
 template <index_t Dim, expression Leaf>
 auto stack(const std::vector<Leaf>& list) {
   (void)sizeof(detail::list_law<detail::is_listed<Leaf>, Leaf>);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Copies that products make unnecessary: a device that multiplies merged operands (backend.hpp) reads what
-// would be copied, such as the windows of an image.
+// Copies that products make unnecessary: a device that multiplies merged operands (backend.hpp) reads the
+// source of the copy directly, such as the image whose windows would be copied.
 //
 //   const elided_copies copied = find_elided_copies(plan, layouts);
 //   copied[value]                               // the value that is read instead; -1: `value` itself
@@ -14,7 +14,7 @@
 
 namespace weft::runtime {
 
-/// How an operand of a product is read where it was copied from: the strides of a `strided`, and where its
+/// How an operand of a product is read from the source of its copy: the strides of a `strided`, and where its
 /// rows and columns are.
 struct merged_operand {
   bool possible = false;
@@ -24,8 +24,9 @@ struct merged_operand {
 
 namespace detail {
 
-/// The dims of `from` that one dim of a view of its contiguous copy has, of this extent and stride. False if
-/// indices of it do not correspond to whole dims of `from`, or parts that divide them.
+/// The dims of `from` that correspond to one dim, with this extent and stride, of a view of its contiguous
+/// copy. False if the indices of that dim do not correspond to whole dims of `from` or to parts that divide
+/// them.
 constexpr bool divide_dim(const layout& from, index_t extent, index_t stride, merged_dims::side& result) {
   merged_dims::side inner_first;
   index_t place = 1;  // the stride of dim d in the copy
@@ -46,7 +47,7 @@ constexpr bool divide_dim(const layout& from, index_t extent, index_t stride, me
 
 }  // namespace detail
 
-/// How a product reads an operand, a view of a contiguous copy of `from`, from there.
+/// How a product reads an operand, a view of a contiguous copy of `from`, directly from `from`.
 constexpr merged_operand merge_operand(const layout& operand, const layout& from) {
   merged_operand m;
   const int order = operand.extents.order;
@@ -68,14 +69,14 @@ constexpr merged_operand merge_operand(const layout& operand, const layout& from
   return m;
 }
 
-/// Values that have no memory of their own, since copies are not made: the value in whose memory they are; -1
-/// for all others. A copy is read where it would have been made from, a part of a concat is computed where it
-/// would have been copied to (run/concat_parts.hpp).
+/// For values that have no memory of their own, because copies are not made: the value in whose memory they
+/// are; -1 for all others. A copy is read from its source; a part of a concat is computed at its destination
+/// (run/concat_parts.hpp).
 using elided_copies = sequence<int>;
 
-/// The copies of a program that repeat elements and that products alone read, which can read these from where
-/// they were copied. Other copies cost less than products that read their operands in pieces.
-/// `layouts`: of each value.
+/// The copies of a program that repeat elements and that only products read, where these can read the source
+/// of the copy directly. Other copies cost less than products that read their operands in pieces. `layouts`:
+/// one per value.
 constexpr elided_copies find_elided_copies(const lower::plan_view& p, const sequence<layout>& layouts) {
   elided_copies copied(static_cast<int>(p.values.size()), -1);
   const auto operand = [&](const lower::step_entry& s, int k) {
@@ -96,7 +97,7 @@ constexpr elided_copies find_elided_copies(const lower::plan_view& p, const sequ
   return copied;
 }
 
-/// The first and the last step that access the memory of value `id`, if it has its own.
+/// The first and the last step that access the memory of value `id`, if the value has its own.
 constexpr lifetime steps_of(const lower::plan_view& p, const elided_copies& elided, int id) {
   if (elided[id] >= 0) return {};
   const lower::value_entry& v = p.values[static_cast<std::size_t>(id)];

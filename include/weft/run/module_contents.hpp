@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a module holds besides the elements of its tensors. As long as it does not change, evaluating the
-// module executes the same programs, with the same numbers, in the same memory.
+// What a module holds apart from the elements of its tensors. While it does not change, evaluating the module
+// executes the same programs, with the same numbers, in the same memory.
 //
 //   module_contents all;
 //   append_contents(blocks, all);
@@ -15,14 +15,14 @@ namespace weft::runtime {
 
 /// Contents of modules, in order of declaration.
 struct module_contents {
-  recycled_vector<any_number> numbers;      // members that are no tensors; addresses and extents of tensors
+  recycled_vector<any_number> numbers;      // members that are not tensors; addresses and extents of tensors
   recycled_vector<std::uint64_t> versions;  // of tensors
   tensor_list parameters;                   // tracked tensors
 };
 
 namespace detail {
 
-/// Private members of classes with `children` are not seen.
+/// Does not see private members of classes with `children`.
 class contents_reader {
  public:
   explicit contents_reader(module_contents& to) : to_(to) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that a computation takes, known before it runs.
+// The memory that a computation takes, known before it runs.
 //
 //   static_assert(peak_bytes<decltype(softmax(matmul(x, w)))>() <= 1 << 20);    // static extents
 //
@@ -20,10 +20,10 @@
 
 namespace weft {
 
-/// Device memory in bytes that evaluating an E takes besides its operands, as the device's allocator counts
-/// them: its value, and the arena for intermediate values, which the context keeps. On the CPU: on GPUs
-/// kernels need scratch memory (backend::scratch_bytes), and those that are launched together more of the
-/// arena. All extents must be static.
+/// Device memory in bytes that evaluating an E takes in addition to its operands, as the device's allocator
+/// counts it: its value, and the arena for intermediate values, which the context keeps. Valid for the CPU:
+/// on GPUs, kernels need scratch memory (backend::scratch_bytes), and kernels that are launched together need
+/// a larger arena. All extents must be static.
 template <expression E, class Options = program_options<>>
 consteval std::size_t peak_bytes() {
   constexpr lower::plan_view p = runtime::value_program<E, Options>::plan;
@@ -48,9 +48,9 @@ consteval std::size_t peak_bytes() {
   return bytes;
 }
 
-/// The peak of device memory in bytes that step(device) holds, exact. The step runs on a device that computes
-/// nothing, in the time that planning takes. `holds_messages`: whether the real device keeps messages in its
-/// own memory (device/counting.hpp).
+/// The peak of device memory in bytes that step(device) holds, exactly. The step runs on a device that
+/// computes nothing, and takes only the time for planning. `holds_messages`: whether the real device keeps
+/// messages in its own memory (device/counting.hpp).
 template <class Step>
 std::size_t peak_bytes(Step&& step, bool holds_messages = true) {
   const device nowhere(make_recycled<counting_backend>(holds_messages));
@@ -64,14 +64,14 @@ struct memory_choice {
   std::function<void(const device&)> step;
 };
 
-/// The peak of a choice.
+/// The peak memory of a choice.
 struct memory_need {
   std::string name;
   std::size_t peak = 0;
 };
 
-/// Of several ways to run a step those that hold at most `bytes` at any time, in their order; computed as
-/// `peak_bytes` does. After an error: what_fits(e.shortage.attainable(), choices).
+/// Those of several ways to run a step that never hold more than `bytes`, in their order; computed as
+/// `peak_bytes` does. After an out-of-memory error: what_fits(e.shortage.attainable(), choices).
 [[gnu::cold]] std::vector<memory_need> what_fits(std::size_t bytes, std::span<const memory_choice> choices,
                                                  bool holds_messages = true);
 

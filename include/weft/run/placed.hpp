@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Values that ranks have in parts between the programs of a tape, as the activations of sequence parallelism.
+// Values of which ranks hold parts between the programs of a tape, such as the activations of sequence
+// parallelism.
 //
-// A program says of its result, and of each operand, whether a rank has a part: a dim of the result is then a
-// symbol for this rank's part, and a leaf has its placement as attributes (placement/divider.hpp). An operand
-// that comes in another placement is cut or gathered before the program runs.
+// A program states for its result, and for each operand, whether a rank has a part of it: a dim of the result
+// is then a symbol for this rank's part, and a leaf has its placement as attributes (placement/divider.hpp).
+// An operand that arrives in another placement is cut or gathered before the program runs.
 #pragma once
 
 #include <weft/run/context.hpp>
@@ -11,7 +12,7 @@
 
 namespace weft::runtime {
 
-/// Records that the result of a program is the part of this rank, if it is.
+/// Records that the result of a program is this rank's part, if so.
 inline void note_division(const context& c, const plan_view& p, const symbol_values& symbols,
                           tensor_state& result) {
   if (c.layer_rank().ranks == 1) return;
@@ -27,7 +28,7 @@ inline void note_division(const context& c, const plan_view& p, const symbol_val
   }
 }
 
-/// Replaces operands that this rank has in another placement than the program reads them, by
+/// Replaces each operand that this rank has in a placement other than the one the program reads by
 /// replace(operand, placement). Parameters are never gathered.
 template <class Replace>
 void place_operands(const context& c, const plan_view& p, const symbol_values& symbols, tensor_list& leaves,
@@ -55,8 +56,9 @@ inline std::shared_ptr<tensor_state> placed(const context& c, const std::shared_
   return c.hooks()->placed(value, to);
 }
 
-/// Where the result of a program for these operands has positions of which other ranks have others. `known`:
-/// what it was before, for which it need not be computed again. Throws usage_error (placement/positions.hpp).
+/// The dims of the result of a program, for these operands, along which other ranks hold other positions.
+/// `known`: the earlier result, which is reused if nothing has changed. Throws usage_error
+/// (placement/positions.hpp).
 inline positions_dims positions_of_result(const context& c, positions_function f, const tensor_list& leaves,
                                           specialization::positions_found* known = nullptr) {
   if (!f || c.layer_rank().context_ranks == 1) return no_positions;

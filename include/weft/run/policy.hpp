@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A policy: compile-time choices to which a model is bound. It selects the device, the precision of products,
-// what backward recomputes, and, on many ranks, the parallel strategy (parallel/strategy.hpp).
+// what the backward pass recomputes and, on many ranks, the parallel strategy (parallel/strategy.hpp).
 //
 //   using plan = policy<on<cuda>, precision::bf16, recompute::selective, strategy::fully_sharded<3>>;
 #pragma once
@@ -16,7 +16,7 @@ template <class T>
 concept strategy_choice = requires { T::options(); };
 
 namespace detail {
-/// The strategy among `Choices`; void without one.
+/// The strategy among `Choices`; void if there is none.
 template <class... Choices>
 struct chosen_strategy {
   using type = void;
@@ -25,7 +25,7 @@ template <class First, class... Rest>
 struct chosen_strategy<First, Rest...> {
   using type = std::conditional_t<strategy_choice<First>, First, typename chosen_strategy<Rest...>::type>;
 };
-/// The options of programs under a strategy, or along an axis of one, that may change them.
+/// The options of programs under a strategy, or along one of its axes, which may change them.
 template <class Strategy, class Options>
 struct programs_under {
   using type = Options;
@@ -37,9 +37,9 @@ struct programs_under<Strategy, Options> {
 };
 }  // namespace detail
 
-/// A policy of at most one kind of devices (on<cuda>), at most one strategy, and choices for programs
-/// (precision, recompute), in any order. Without on<...> the device is that of the model. The ranks are those
-/// of the communicator.
+/// A policy of at most one kind of device (on<cuda>), at most one strategy, and choices for programs
+/// (precision, recompute), in any order. Without on<...>, the device is that of the model. The ranks are
+/// those of the communicator.
 template <class... Choices>
 struct policy {
   static_assert(((strategy_choice<Choices> || program_choice<Choices> || device_choice<Choices>)&&...),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The programs of an expression type: graph, plan and kernels, all computed by the compiler.
 //
-// `value_program` computes the value. `forward_program` also returns the values that backward reads, and
-// `backward_program` computes the gradients. Only the tables below are in the binary; nothing after this
+// `value_program` computes the value. `forward_program` also returns the values that the backward pass reads,
+// and `backward_program` computes the gradients. Only the tables below are in the binary; no code after this
 // header depends on expression types.
 #pragma once
 
@@ -46,14 +46,14 @@ constexpr lower::plan plan_of(const graph::compute_graph& g) {
                   lower::verify_plan);
 }
 
-/// The graph of Source::make() for these options. Those of ranks that divide layers have a template
-/// `divided`, which replaces it by what one rank computes (parallel/tensor_parallel.hpp).
+/// Whether these options divide the graph of Source::make(). Options of ranks that divide layers have a
+/// template `divided`, which replaces it by what one rank computes (parallel/tensor_parallel.hpp).
 template <class Source, class Options>
 concept divides_programs = requires { typename Options::template divided<Source>; };
 
 }  // namespace detail
 
-/// Where the graph of one rank begins for options that contain `Options`: Source, or what these make of it.
+/// The source of one rank's graph for options that contain `Options`: Source, or its replacement.
 template <class Source, class Options>
 struct divided_by {
   using type = Source;
@@ -66,8 +66,8 @@ struct divided_by<Source, Options> {
 template <class Source, class Options>
 using divided_source = typename divided_by<Source, Options>::type;
 
-/// Where the result of a program has positions, if its leaves have them at these dims; options of ranks that
-/// divide positions have a template `positions` of such a function. Throws usage_error
+/// The dims along which the result of a program has positions, given those of its leaves. Options of ranks
+/// that divide positions have a template `positions` for this function. Throws usage_error
 /// (placement/positions.hpp).
 using positions_function = positions_dims (*)(std::span<const positions_dims> leaves);
 
@@ -97,7 +97,7 @@ struct value_plan {
     else return plan_of(source::make());
   }
 };
-/// One joint graph for forward and backward, so that E is differentiated once.
+/// One joint graph for the forward and backward pass, so that E is differentiated once.
 template <expression E, class Options>
 struct joint_graph {
   static constexpr graph::compute_graph make() { return joint_graph_of<E, Options>(); }
@@ -147,7 +147,7 @@ class program {
     constexpr int count = lower::native_uses_of(planned_.view()).size();
     return first_of<count>(lower::native_uses_of(planned_.view()));
   }();
-  /// The plan with the functions of its native ops, for the types that occur.
+  /// The plan with the functions of its native ops for the types that occur.
   template <int... I>
   static constexpr auto with_functions(std::integer_sequence<int, I...>) {
     auto p = planned_;
@@ -193,15 +193,16 @@ class program {
 /// The program that computes the value of E.
 template <expression E, class Options = program_options<>>
 using value_program = program<detail::value_plan<E, Options>>;
-/// The program that computes the value of E and what backward needs: outputs [value, saved values...].
+/// The program that computes the value of E and what the backward pass needs: outputs [value, saved
+/// values...].
 template <expression E, class Options = program_options<>>
 using forward_program = program<detail::forward_plan<E, Options>>;
 /// The program that computes the cotangents of the leaves of E from the saved values and the cotangent of its
 /// value.
 template <expression E, class Options = program_options<>>
 using backward_program = program<detail::backward_plan<E, Options>>;
-/// The same in two programs, autodiff::backward_in_parts: the cotangents of inputs, and what the second one
-/// reads; the cotangents of parameters.
+/// The same in two programs (autodiff::backward_in_parts): the first computes the cotangents of inputs and
+/// what the second one reads; the second computes the cotangents of parameters.
 template <expression E, class Options = program_options<>>
 using backward_input_program =
     program<detail::backward_part_plan<E, Options, &autodiff::divided_backward::input>>;

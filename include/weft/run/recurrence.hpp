@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Recurrences in expressions: a step that is repeated for each element of a sequence, compiled once.
 //
-// A recurrence is a boundary: the sequence is evaluated, then each step is a program that reads its element
-// and the state before, and a few programs join the states. The length is known at evaluation only.
+// A recurrence is a boundary: the sequence is evaluated; then each step is a program that reads its element
+// and the previous state; then a few programs join the states. The length is known only at evaluation.
 #pragma once
 
 #include <weft/op/all.hpp>
@@ -12,8 +12,8 @@
 namespace weft {
 
 /// The states s[t] = step(x[t], s[t - 1]) of a recurrence over `operand` [T, ...], as [T, ...]. `Step` is a
-/// module; Step::state_of(extents of x[t]) are the extents of a state. The state before the first step is
-/// `start`, one expression, or zeros if there is none.
+/// module; Step::state_of(extents of x[t]) returns the extents of a state. The state before the first step is
+/// `start`, a single expression, or zeros if there is none.
 template <class Step, expression X, expression... Start>
 struct recurrence_node : expression_base {
   using value_type = typename X::value_type;
@@ -66,9 +66,8 @@ concept divides_positions = requires {
   typename Evaluator::options::positions_service;
 };
 
-/// An evaluator that does not compute the steps one by one: it has a function
-/// scan<Element, State>(x, first, step), which returns the states of a recurrence over x; `first` is null for
-/// one of zeros.
+/// An evaluator that does not compute the steps one by one: it has a function scan<Element, State>(x, first,
+/// step), which returns the states of a recurrence over x; a null `first` stands for zeros.
 template <class Evaluator>
 concept sequence_scanner = Evaluator::scans_sequences;
 
@@ -95,7 +94,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   const index_t length = x.extents()[0];
   if (length == 0) refuse_no_steps(x.extents());
   const device& where = x.state()->where;
-  // Looked up, because the gradient of a look-up is added to that of x in place; that of a slice would be as
+  // Uses a look-up, because its gradient is added to that of x in place; the gradient of a slice would be as
   // large as x.
   const auto numbers = arange<std::int64_t>(length, where);
   const auto element = [&](index_t t) {

@@ -36,20 +36,20 @@ struct output_memory {
 
 class specialization;
 
-/// Interface of what collects programs of one kernel, to launch them together (run/joint_launch.hpp).
+/// Interface for collecting programs of one kernel, to launch them together (run/joint_launch.hpp).
 class launch_collector {
  public:
-  /// Whether the kernel of `p` is to be collected rather than launched.
+  /// Whether the kernel of `p` is to be collected and not launched.
   virtual bool collects(const specialization& p) const = 0;
   virtual void collect(const kernel_call& kernel) = 0;
-  /// Keeps tensors until the launch.
+  /// Keeps tensors alive until the launch.
   virtual void keep(const tensor_list& some) = 0;
 
  protected:
   ~launch_collector() = default;
 };
 
-/// The arguments of one execution of a program, beside its leaves and outputs.
+/// The arguments of one execution of a program, in addition to its leaves and outputs.
 struct frame {
   backend& device;
   void* arena;
@@ -57,12 +57,12 @@ struct frame {
   std::uint64_t random;
   const tap_handler& on_tap;
   execution_hooks* hooks;  // polled between steps; may be null
-  launch_collector* collector = nullptr;  // takes the kernels, which are not launched
+  launch_collector* collector = nullptr;  // if set, takes the kernels, which are then not launched
   step_observer* observer = detail::steps_go_to;  // may be null
 };
 
 namespace detail {
-/// Waits at the end of a program, which an error may cause, for its collectives: they use its memory.
+/// At the end of a program, including by an error, waits for its collectives, which use its memory.
 struct exchange_guard {
   execution_hooks* hooks;
   explicit exchange_guard(execution_hooks* h) : hooks(h) {}
@@ -77,7 +77,8 @@ struct exchange_guard {
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
 class specialization {
  public:
-  /// `device`: on which it will run, and which may need scratch memory in the arena, and time to prepare.
+  /// `device`: the device on which it will run, which may need scratch memory in the arena and time to
+  /// prepare.
   [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
                                const symbol_values& symbols, backend& device);
   specialization(const specialization&) = delete;  // kernels_ points into steps_
@@ -85,9 +86,9 @@ class specialization {
 
   /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }
-  /// The memory of intermediate values, and after it the scratch memory of one launch at a time.
+  /// The memory for intermediate values, followed by the scratch memory of one launch at a time.
   std::size_t arena_bytes() const { return arena_.bytes + scratch_bytes_; }
-  /// Whether the program can add this output to the contents of its memory.
+  /// Whether the program can add this output to the contents of the output's memory.
   bool can_add(int output) const {
     return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds;
   }
@@ -98,14 +99,14 @@ class specialization {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
 
-  /// Whether the program reads leaf `number` with these extents, or not at all.
+  /// Whether the program reads leaf `number` with these extents, or does not read it at all.
   bool reads_extents(int number, const shape& extents) const;
 
   dtype output_type(int output) const {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
   }
 
-  /// The op that computes it; of a fused kernel the last one.
+  /// The op that computes the output; for a fused kernel, its last op.
   const char* output_op(int output) const {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).op;
   }
@@ -115,26 +116,26 @@ class specialization {
   /// The device memory of output `o` in the next runs.
   void set_output(std::size_t o, output_memory memory) { outputs_[static_cast<int>(o)] = memory; }
 
-  /// Whether the outputs may be written to their memory (null for outputs in other memory): true if the
-  /// program does not read this memory, or if a single kernel reads each element just before it writes the
-  /// same element.
+  /// Whether the program may write its outputs to the memory given for them (null for outputs in other
+  /// memory): true if it does not read this memory, or if a single kernel reads each element immediately
+  /// before it writes the same element.
   [[gnu::cold]] bool can_overwrite() const;
-  /// Whether the program is a single elementwise kernel, which reads all of its operands before anything can
+  /// Whether the program is a single element-wise kernel, which reads all of its operands before anything can
   /// fail.
   bool is_one_kernel_of_elements() const;
 
-  /// Whether the program is a single kernel that needs no memory of the arena, so that it can be collected.
+  /// Whether the program is a single kernel that needs no arena memory, so that it can be collected.
   bool is_one_kernel() const {
     return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel && arena_bytes() == 0;
   }
 
-  /// Of a program that only copies a view of a leaf: the elements of the view, in the leaf's memory.
+  /// For a program that only copies a view of a leaf: the elements of the view, in the leaf's memory.
   strided copied_view(void* leaf) const;
 
   /// Executes the steps.
   void run(const frame& f);
 
-  /// Where operands and result had positions of which other ranks have others (run/placed.hpp).
+  /// The dims along which other ranks held other positions, for operands and result (run/placed.hpp).
   struct positions_found {
     recycled_vector<positions_dims> of_leaves;
     positions_dims of_result = no_positions;
@@ -149,16 +150,16 @@ class specialization {
   };
   struct prepared {
     const lower::step_entry* entry = nullptr;
-    int together = 1;  // how many kernels from this one on are launched together; 0 after the first
-    int slices = 1;    // of a product and the exchange that follows: executed slice by slice, by the product
+    int together = 1;  // number of kernels launched together from this one on; 0 for those after the first
+    int slices = 1;    // for a product and the exchange that follows: executed slice by slice, by the product
     attributes at{};
     native_code code{};
     kernel_call call{};
-    std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
-    int number = 0;           // of a kernel, among the kernels
+    std::size_t scratch = 0;  // where a kernel's scratch memory begins, after the arena
+    int number = 0;           // of a kernel, among all kernels
     bool has_scratch = false;  // of a native op
     joined_product joined{};  // of a product
-    bool is_elided = false;   // a copy, or a concat, that has nothing to do
+    bool is_elided = false;   // a copy or concat that has nothing to do
     bool done = false;        // in this run, together with a product
   };
 
@@ -168,7 +169,7 @@ class specialization {
     bool overlaps(const memory_range& other) const { return first < other.last && other.first < last; }
   };
 
-  /// The bytes that a value accesses in the memory of an output or of leaf number `source` of the plan.
+  /// The bytes that a value accesses in the memory of an output, or of leaf number `source` of the plan.
   struct reached_bytes {
     int id = 0, source = 0;
     index_t first = 0, last = 0;
@@ -176,7 +177,7 @@ class specialization {
   };
   [[gnu::cold]] reached_bytes reach(int id) const;
 
-  /// Whether every view of the leaf value `leaf` either has exactly the elements of output `o`, in the same
+  /// Whether each view of the leaf value `leaf` either has exactly the elements of output `o`, in the same
   /// order, or does not overlap them.
   [[gnu::cold]] bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const;
 
@@ -214,7 +215,8 @@ class specialization {
     return plan_.operands.subspan(static_cast<std::size_t>(s.first_operand),
                                   static_cast<std::size_t>(s.inputs + s.outputs));
   }
-  /// Computes a product together with what is joined to it; false, with nothing done, if it cannot be.
+  /// Computes a product together with the kernel joined to it; returns false, with nothing done, if that is
+  /// impossible.
   bool multiply_joined(const frame& f, const prepared& s, std::span<const strided> t) {
     if (s.joined.step < 0) return false;
     prepared& kernel = steps_[s.joined.step];
@@ -230,24 +232,24 @@ class specialization {
   }
   /// Whether neither of two steps writes a value that the other one accesses.
   [[gnu::cold]] bool are_independent(int a, int b) const;
-  /// Finds the kernels that are launched together: neighbours that are independent.
+  /// Finds the kernels to launch together: consecutive ones that are independent.
   [[gnu::cold]] void find_launches();
-  /// In how many slices a product is computed whose result is sent.
+  /// The number of slices in which to compute a product whose result is sent.
   [[gnu::cold]] int slices_of(const lower::step_entry& product, const backend& device) const;
   /// Places the scratch memory of kernels and native ops, and prepares the device for the kernels.
   [[gnu::cold]] void prepare_launches(backend& device);
 
   /// The memory of a value of the arena.
   [[gnu::cold]] memory_range arena_range(const frame& f, int base) const;
-  // Tell AddressSanitizer what may be accessed: the operands of a step, and no more of them once it is over,
-  // except by exchanges under way, which other threads may complete.
+  // Tell AddressSanitizer what may be accessed: during a step only its operands; after it, only what
+  // exchanges in progress access, which other threads may complete.
   [[gnu::cold]] void allow_operands(const frame& f, const lower::step_entry& s) const;
   [[gnu::cold]] void forbid_operands(const frame& f, int step) const;
-  /// Whether an exchange that is under way after step `step` accesses the value `base` of the arena.
+  /// Whether an exchange that is in progress after step `step` accesses the value `base` of the arena.
   [[gnu::cold]] bool is_exchanged(int base, int step) const;
 
   strided tensor_of(int id) const;
-  /// Operand `i` of a product, a copy of which is not made.
+  /// Makes operand `i` of a product refer to the source of its copy, which is not made.
   void read_where_copied(int i);
 
   [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
@@ -263,11 +265,11 @@ class specialization {
   [[gnu::cold]] void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
                                     std::span<const kernel_function> kernels, kernel_call& call) const;
 
-  /// Kernels are compiled before extents are known: arguments that they assume to be contiguous must be
-  /// contiguous.
+  /// Kernels are compiled before extents are known: checks that the arguments they assume to be contiguous
+  /// are.
   [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how);
 
-  /// The strides of dims d and d + 1 traversed as one dim, by argument; false if an argument has no such
+  /// The strides of each argument for dims d and d + 1 traversed as one dim; false if an argument has no such
   /// stride.
   [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged);
   /// Merges dims d and d + 1.
@@ -282,7 +284,7 @@ class specialization {
   /// Sets the pointers of the operands of a step that is not a kernel.
   std::span<const strided> placed_operands(const frame& f, const lower::step_entry& s);
   void* memory_of(const frame& f, const source& s) const;
-  /// Launches the kernels that are launched together, of which `first` is the first.
+  /// Launches the kernels that are launched together with `first`, the first of them.
   void launch(const frame& f, const prepared& first) const;
 
   /// Computes a product in slices and starts the exchange of each.
@@ -290,13 +292,13 @@ class specialization {
 
   void run_step(const frame& f, const prepared& s, std::span<const strided> t) const;
 
-  /// Calls compute() between begin(observer) and the observer's end, if there is one.
+  /// Calls compute() between begin(observer) and the observer's end, if there is an observer.
   template <class Begin, class Compute>
   static void observed(const frame& f, Begin begin, Compute compute);
 
   [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t);
 
-  /// The dim of a product's result that is sliced: the first with several indices, so that slices of
+  /// The dim along which a product's result is sliced: the first dim with several indices, so that slices of
   /// contiguous memory are contiguous.
   [[gnu::cold]] static int sliced_dim(const shape& extents);
   static strided part_of(strided t, int dim, index_t start, index_t count, index_t step);
@@ -307,8 +309,8 @@ class specialization {
   sequence<output_memory> outputs_;
   sequence<layout> layouts_;                // by value
   elided_copies elided_;
-  sequence<merged_dims> merged_;            // by operand, if copies are not made
-  sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
+  sequence<merged_dims> merged_;            // by operand, for copies that are not made
+  sequence<reached_bytes> reads_, writes_;  // per leaf that is read; per output
   arena_plan arena_;
   std::size_t scratch_bytes_ = 0;
   sequence<source> sources_;   // by operand

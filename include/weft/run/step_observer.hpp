@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is told of the steps of programs: the interface of profilers (train/profiler.hpp).
+// Observation of the steps of programs: the interface of profilers (train/profiler.hpp).
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace weft::runtime {
 
-/// Is told of every step of a program, by the thread that executes it, and of its end. Thread-safe.
+/// Receives every step of a program and the end of each, on the thread that executes it. Thread-safe.
 class step_observer {
  public:
   virtual ~step_observer() = default;
@@ -20,7 +20,7 @@ class step_observer {
   /// A native op or a copy.
   virtual void begin_native(const char* op, const native_code& code, const attributes& at,
                             std::span<const strided> in, std::span<const strided> out) = 0;
-  /// The step has been given to `device`; null after an error.
+  /// The step has been submitted to `device`; null after an error.
   virtual void end(backend* device) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Values of the symbols of a plan at run time, and the errors for extents that do not fit.
+// Values of the symbols of a plan at run time, and the errors for extents that do not match.
 //
 //   const symbol_values numbers = resolve_symbols(plan, leaves, sizes);
 #pragma once
@@ -42,11 +42,11 @@ index_t non_negative(index_t size);
 index_t combined(const plan_view& p, const symbol& s, const symbol_values& numbers);
 }  // namespace detail
 
-/// A rank among those that divide layers among themselves, and among those that divide positions.
+/// A rank among those that divide layers and among those that divide positions.
 struct layer_rank {
   index_t ranks = 1, rank = 0;
   index_t context_ranks = 1, context_rank = 0;
-  index_t positions = 0;  // of all of these; 0 if it is not known
+  index_t positions = 0;  // of all of these ranks; 0 if it is not known
 
   void divides_layers(index_t among, index_t number) {
     ranks = among;
@@ -63,16 +63,16 @@ namespace detail {
 symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leaves,
                               const recycled_vector<index_t>& sizes, const layer_rank& at);
 
-/// Throws shape_error for parts of rank `at` that do not fit, `why`; if the whole does not fit either, as
-/// without division.
+/// Throws shape_error because the parts of rank `at` do not fit, with the reason `why`; if the whole does not
+/// fit either, throws the same error as without division.
 [[gnu::cold]] void refuse_parts(const plan_view& p, const tensor_list& leaves,
                                 const recycled_vector<index_t>& sizes, const layer_rank& at,
                                 std::string_view why);
 }  // namespace detail
 
-/// The values of the symbols of a plan, from the shapes of leaves and the given sizes. Throws shape_error,
-/// naming the op and the shapes of its operands, if extents do not fit. Where ranks divide layers, the parts
-/// of all of them must fit, so that all throw if one does.
+/// The values of the symbols of a plan, from the shapes of the leaves and the given sizes. Throws
+/// shape_error, naming the op and the shapes of its operands, if extents do not match. Where ranks divide
+/// layers, the parts of all of them must fit, so that either all ranks throw or none does.
 symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
                               const recycled_vector<index_t>& sizes, const layer_rank& own = {});
 

@@ -16,8 +16,8 @@
 namespace weft {
 
 /// Records the expressions that it evaluates, and differentiates them in reverse order; `backward`, `size`
-/// and `clear` are those of its base. `InParts`: backward computes the gradients of inputs, and
-/// backward_weights(), which must follow, those of parameters.
+/// and `clear` are inherited. `InParts`: backward() computes the gradients of inputs, and backward_weights(),
+/// which must follow, those of parameters.
 template <class Options = program_options<>, bool InParts = false>
 class tape : public tape_entries {
  public:
@@ -25,7 +25,8 @@ class tape : public tape_entries {
   /// The program that is executed for E.
   template <expression E>
   using program_of = runtime::forward_program<E, Options>;
-  /// The program by which a backward pass through E begins: of all gradients, or in parts, of inputs only.
+  /// The program with which a backward pass through E begins: it computes all gradients or, in parts, only
+  /// those of inputs.
   template <expression E>
   using backward_of = std::conditional_t<InParts, runtime::backward_input_program<E, Options>,
                                          runtime::backward_program<E, Options>>;
@@ -72,8 +73,8 @@ class tape : public tape_entries {
     return runtime::forgetful_evaluator<Options>{run_context()}.eval_program(e);
   }
 
-  /// Sum over slices of rows, see `slices_node`. A single slice is evaluated like any other expression; for
-  /// several slices, the gradients of a slice are computed right after its value.
+  /// The sum over slices of rows, see `slices_node`. A single slice is evaluated like any other expression;
+  /// with several slices, the gradients of each slice are computed right after its value.
   template <class X, class Labels, class F>
   variable<slice_sum<typename X::value_type>, extents<>> sum_of_slices(const X& x, const Labels& labels,
                                                                        index_t rows, const F& f) {
@@ -88,7 +89,7 @@ class tape : public tape_entries {
     const auto of_rows = runtime::with_rounded_weight(*this, f);
     using E = decltype(of_rows(std::declval<typename slices::matrix>(),
                                std::declval<typename slices::row_labels>()));
-    // Scaled like the gradients of a mean over all rows, as f16 products expect.
+    // Scaled like the gradients of a mean over all rows, as f16 products require.
     const double cotangent = c.loss_scale / static_cast<double>(count);
     tape_entries::slice_sums sums{cotangent,
                                   full<T>(extents<>{}, static_cast<T>(cotangent), c.where()).state()};

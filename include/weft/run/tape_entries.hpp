@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The entries of a tape and the backward pass through them, which do not depend on the types of expressions.
 //
-// The backward pass can be divided: its first part computes the gradients of inputs, the second one those of
-// parameters, from values that the first one saves. Stages of a pipeline compute the second part while they
-// would wait (zero bubble).
+// The backward pass can be divided into two parts: the first computes the gradients of inputs, and the second
+// those of parameters, from values that the first part saves. Stages of a pipeline compute the second part
+// when they would otherwise wait (zero bubble).
 #pragma once
 
 #include <utility>
@@ -29,13 +29,13 @@ struct backward_function_of final : backward_function {
 };
 }  // namespace runtime
 
-/// The entries of a tape and the backward pass through them, independent of program options. It is a template
-/// so that programs without a tape do not compile it.
+/// The entries of a tape and the backward pass through them, independent of program options. A template, so
+/// that programs without a tape do not compile it.
 template <class = void>
 class basic_tape_entries {
  public:
   explicit basic_tape_entries(context& c) : context_(&c) {}
-  /// What it holds is lost: other tapes refuse its values.
+  /// The entries that it still holds are lost: other tapes refuse their values.
   ~basic_tape_entries() {
     for (const entry& n : entries_) n.result->on_tape = tape_status::lost;
   }
@@ -43,9 +43,9 @@ class basic_tape_entries {
   basic_tape_entries& operator=(const basic_tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` if `y` is not a scalar, to the gradients of all parameters and
-  /// variables that `y` depends on, and clears the tape. A gradient that another tape has left in `y` is
-  /// passed as the seed, lower.backward(h, h.grad()); it is not added to another one. Throws usage_error if
-  /// `y` is not a result of this tape, or was computed from no parameter and no variable.
+  /// variables that `y` depends on, and clears the tape. A gradient that another tape has left in `y` can be
+  /// passed as the seed, lower.backward(h, h.grad()); otherwise it is not used. Throws usage_error if `y` is
+  /// not a result of this tape, or depends on no parameter or variable.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
@@ -54,8 +54,8 @@ class basic_tape_entries {
     backward(y, full<T>(extents<>{}, static_cast<T>(cotangent), context_->where()));
     if (!reaches_leaf_ && !in_parts_ && !context_->hooks()) refuse_constant(*y.state());
   }
-  /// A seed is taken as it is: for a loss that is scaled or weighted, it contains context::loss_scale and
-  /// loss_weight, as gradients do until the step.
+  /// A seed is used as it is: for a loss that is scaled or weighted, it must already include
+  /// context::loss_scale and loss_weight, which gradients include until the step.
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
     if (!(seed.extents() == y.extents()))
@@ -63,12 +63,12 @@ class basic_tape_entries {
           {"weft: backward: a seed of shape ", seed.extents(), " for a value of shape ", y.extents()});
     run_backward(y.state(), seed.state());
   }
-  /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
-  /// With a null seed nothing depends on `y`: the pass adds nothing to gradients, and completes those that
-  /// its leaves have.
+  /// The same for tensors whose types are known only at run time. Throws value_error if their types differ. A
+  /// null seed means that nothing depends on `y`: the pass then adds nothing to gradients, and only completes
+  /// those that its leaves have.
   void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
 
-  /// Reports expressions for which no backward pass exists.
+  /// Compile-time errors for expressions that have no backward pass.
   template <expression E, class... Seed>
   void backward([[maybe_unused]] const E& y, [[maybe_unused]] const Seed&... seed) {
     if constexpr (!requires { E::is_leaf; })
@@ -94,7 +94,7 @@ class basic_tape_entries {
   void record(bool on) { recording_ = on; }
 
   std::size_t size() const { return entries_.size() + later_.size(); }
-  /// Forgets all entries. Their values are constants for backward passes from then on.
+  /// Forgets all entries. From then on, backward passes treat their values as constants.
   void clear() {
     require_idle("clear");
     entries_.clear();
@@ -107,10 +107,10 @@ class basic_tape_entries {
   void backward_weights();
 
   /// Records `value`, which was computed from `operands` without a program, for example by a message to
-  /// another rank. The backward pass calls `f` once, with the cotangent of `value`, which is null if nothing
-  /// depends on `value`, and then destroys it. `f` returns the cotangents of the operands as a tensor_list;
-  /// it may contain null, and must not share its tensors with other code. Throws usage_error if a tape has
-  /// recorded `value` already. Functions of tensors are better written as ops (docs/adding_an_op.md).
+  /// another rank. The backward pass calls `f` once, with the cotangent of `value` (null if nothing depends
+  /// on `value`), and then destroys `f`. `f` returns the cotangents of the operands as a tensor_list, which
+  /// may contain null and must not share its tensors with other code. Throws usage_error if a tape has
+  /// already recorded `value`. Functions of tensors are better written as ops (docs/adding_an_op.md).
   template <class F>
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);
@@ -128,29 +128,30 @@ class basic_tape_entries {
   }
 
  protected:
-  /// Executes `forward` and records how to execute `backward`; of a backward pass in parts, that is the first
-  /// part and `weight` the second. All outlive the tape.
+  /// Executes `forward` and records that `backward` is its backward pass; for a backward pass in parts,
+  /// `backward` is the first part and `weight` the second. All three must outlive the tape.
   std::shared_ptr<tensor_state> run_forward(const runtime::executable& forward,
                                             const runtime::executable& backward, runtime::operands o,
                                             const runtime::executable* weight = nullptr);
 
-  /// `value` in another placement, as an entry whose backward pass is the placement that it has.
+  /// `value` in another placement, recorded as an entry whose backward pass returns to the original
+  /// placement.
   std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value, const placement& to);
 
   /// Sums over slices of rows: a value and, if this tape records, the gradients of `leaves` for `cotangent`.
   struct slice_sums {
     double cotangent;
-    std::shared_ptr<tensor_state> seed;  // contains `cotangent`
+    std::shared_ptr<tensor_state> seed;  // includes `cotangent`
     std::shared_ptr<tensor_state> value{};
-    tensor_list leaves{}, gradients{};  // the first of each has all rows
+    tensor_list leaves{}, gradients{};  // the first of each holds all rows
   };
 
-  /// Executes the forward and backward pass of a slice, which starts at element `first` of all rows. No
+  /// Executes the forward and backward pass of a slice that starts at element `first` of all rows. No
   /// activations are saved.
   void run_slice(slice_sums& sums, const runtime::executable& forward, const runtime::executable& backward,
                  const runtime::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first);
 
-  /// Records a result whose gradients have been computed already, if this tape records.
+  /// Records a result whose gradients have already been computed, if this tape records.
   void remember(slice_sums& sums);
 
   /// Divides backward passes into parts.
@@ -165,9 +166,9 @@ class basic_tape_entries {
     tensor_list leaves;                       // operands
     recycled_vector<std::uint64_t> versions;  // of the operands, when the forward pass read them
     recycled_vector<char> read;               // whether the backward pass reads an operand
-    tensor_list saved;                        // that the backward pass reads, or its second part
+    tensor_list saved;                        // read by the backward pass, or by its second part
     std::shared_ptr<tensor_state> result;
-    double loss_weight = 1;  // of the context, when it was evaluated
+    double loss_weight = 1;  // of the context, at the time of evaluation
     bool recomputes = false;
     std::shared_ptr<runtime::backward_function> function;  // instead of programs
     bool is_second = false;  // whether the first part of the backward pass has run
@@ -180,10 +181,10 @@ class basic_tape_entries {
     return context_->loss_weight;
   }
 
-  /// Those of `leaves` that a program reads; null for the others.
+  /// The tensors among `leaves` that a program reads, with null for the others.
   static tensor_list read_by(const runtime::executable& p, tensor_list leaves);
 
-  /// Records which operands the backward pass reads, and their versions: other operands may be changed.
+  /// Records which operands the backward pass reads, and their versions; other operands may be changed.
   static void keep_what_is_read(entry& n);
 
   /// The reason for executing a program, for the hooks of the context.
@@ -191,21 +192,21 @@ class basic_tape_entries {
 
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y);
   [[noreturn, gnu::cold]] static void refuse_constant(const tensor_state& y);
-  /// Whether a tape recorded the value, and cannot give gradients to what it was computed from.
+  /// Whether a tape recorded the value but can no longer give gradients to what it was computed from.
   static bool has_lost_entry(const tensor_state& t) { return t.on_tape >= tape_status::consumed; }
   [[noreturn, gnu::cold]] static void refuse_lost_entry(const tensor_state& operand);
-  /// Throws usage_error in a backward pass of this tape, as in a gradient hook.
+  /// Throws usage_error during a backward pass of this tape, for example in a gradient hook.
   void require_idle(const char* what) const {
     if (goes_back_) refuse_nested(what);
   }
   [[noreturn, gnu::cold]] static void refuse_nested(const char* what);
 
   void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
-  /// Executes all entries, the last one first.
+  /// Executes all entries in reverse order.
   void execute_backward();
-  /// Drops what a backward pass that failed has left on the tape.
+  /// Drops what a failed backward pass has left on the tape.
   void abandon_backward();
-  /// The end of a backward pass, or of a part of one.
+  /// The end of a backward pass, or of one of its parts.
   void finish(runtime::execution_hooks* hooks);
 
   /// Keeps what the second part of a backward pass reads, and frees the rest.
@@ -230,14 +231,14 @@ class basic_tape_entries {
 
   void run_programs(entry& n, const std::shared_ptr<tensor_state>& cotangent);
   static void check_versions(const entry& n);
-  /// Executes a backward program, whose leaves are the operands and what has been saved, and adds the
-  /// cotangents that it returns; its further outputs are saved.
+  /// Executes a backward program, whose leaves are the operands and the saved values, and adds the cotangents
+  /// that it returns; its further outputs are saved.
   void run_program(entry& n, const runtime::executable& p);
 
   /// Recomputes the values that the backward pass reads.
   void recompute(entry& n);
 
-  /// Removes those `gradients` that the program has added to a sum.
+  /// Removes those of `gradients` that the program has added to a sum.
   static void forget_added(tensor_list& gradients, tensor_list& sums);
 
   /// sum += g; `sum` may be null.
@@ -251,7 +252,7 @@ class basic_tape_entries {
     return t.grad && (t.grad.use_count() > 1 || t.grad->memory.use_count() > 1);
   }
 
-  /// Notes that `to` gets a gradient: whether it is a leaf, and that its hooks are called after the pass.
+  /// Notes that `to` gets a gradient: whether it is a leaf, and that its hooks must be called after the pass.
   void note_gradient(const std::shared_ptr<tensor_state>& to);
 
   /// grad += g; grad may be null. The first gradient is taken over without a copy, since no other code holds
@@ -260,9 +261,9 @@ class basic_tape_entries {
 
   context* context_;
   recycled_vector<entry> entries_;
-  recycled_vector<entry> later_;  // whose backward pass has run in part
+  recycled_vector<entry> later_;  // whose backward pass has run its first part
   runtime::tape_identity identity_;
-  tensor_list hooked_;  // tensors with hooks found during this backward pass
+  tensor_list hooked_;  // tensors with hooks found in this backward pass
   bool recording_ = true;
   bool goes_back_ = false;
   bool reaches_leaf_ =

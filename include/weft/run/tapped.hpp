@@ -24,7 +24,7 @@ struct tapped {
 /// A function that receives the values of `tap`; see context::on_tap.
 using tap_handler = std::function<void(const tapped&)>;
 
-/// Prints one line to stderr: name, dtype, shape, minimum, maximum and mean of the finite elements, and how
+/// Prints one line to stderr: name, dtype, shape; minimum, maximum and mean of the finite elements; and how
 /// many are not finite.
 [[gnu::cold]] void print_tapped(const tapped& t);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Updates in place: expressions computed into the memory of tensors, which they may read.
+// In-place updates: expressions computed into the memory of tensors, which they may read.
 //
 //   update(w, w - g * 0.1f);
 //   update(slice<1>(x, 2, 5), y * 2);        // x[:, 2:5] = y * 2
@@ -16,14 +16,13 @@ namespace weft {
 namespace runtime {
 
 namespace detail {
-/// Whether the dims of `value` are those of `target`, possibly with neighbouring ones merged, as in a flat
-/// view.
+/// Whether the dims of `value` are those of `target`, possibly with adjacent ones merged, as in a flat view.
 [[gnu::cold]] bool merges_dims_of(const shape& target, const shape& value);
 
 [[gnu::cold]] void check_target(const context& c, const tensor_state& target, std::size_t number,
                                 const shape& extents, dtype type);
 
-/// Whether a program copies a view of a tensor whose elements are all different ones.
+/// Whether a program copies a view of a tensor in which no element occurs twice.
 constexpr bool copies_distinct_elements(const plan_view& p) {
   if (p.leaves != 1 || p.steps.size() != 1 || !p.steps[0].is_copy) return false;
   for (auto id = static_cast<std::size_t>(p.operands[0]);;
@@ -34,8 +33,8 @@ constexpr bool copies_distinct_elements(const plan_view& p) {
   }
 }
 
-/// Whether values of shape `from` can be assigned to elements of shape `to`: NumPy's broadcasting, of extents
-/// that are 1 in the type.
+/// Whether values of shape `from` can be assigned to elements of shape `to`: NumPy's broadcasting, for
+/// extents that are statically 1.
 constexpr bool can_be_assigned(const shape& from, const shape& to) {
   for (int i = 0; i < from.order; ++i) {
     const index_t a = from.from_right(i), b = to.from_right(i);
@@ -44,17 +43,16 @@ constexpr bool can_be_assigned(const shape& from, const shape& to) {
   return true;
 }
 
-/// Throws value_error if the program computes this rank's part of a value, and the target is whole.
+/// Throws value_error if the program computes only this rank's part of a value but the target is whole.
 void check_whole(const context& c, const executable& p, const symbol_values& symbols, const specialization& i,
                  const tensor_state& target);
 
-/// Where `target` has positions of which other ranks have others after `value` has been assigned to its view
-/// `to`. Throws usage_error unless the view has all of them in a dim of its own.
+/// The dims of `target` along which other ranks hold other positions after `value` has been assigned to its
+/// view `to`. Throws usage_error unless the view has all of these positions in a dim of its own.
 [[gnu::cold]] positions_dims positions_of_target(const tensor_state& target, const strided& to,
                                                  const tensor_state& value);
 
-/// Copies `value` to the elements of the view of a tensor that `p` copies. `type`: the value's shape in its
-/// type.
+/// Copies `value` to the elements of the view that `p` copies. `type`: the static shape of the value.
 void assign(context& c, const executable& p, const operands& o, const tensor_state& value, const shape& type);
 
 template <expression View, expression E, class Context>
@@ -74,18 +72,19 @@ void assign(const View& view, const E& e, Context& c) {
 }
 }  // namespace detail
 
-/// Sets `targets` to the outputs of `p`, whose kernel may be left to `together`. If it throws, they are
-/// unchanged.
+/// Sets `targets` to the outputs of `p`; `together` may take its kernel and launch it later. If it throws,
+/// the targets are unchanged.
 void execute_into(context& c, const executable& p, operands o, const tensor_list& targets,
                   launch_collector* together = nullptr);
 }  // namespace runtime
 
-/// Sets the elements of `targets` to the values of `e`, as eval(e, c) computes them, one each, of the same
-/// shapes and dtypes; a value may have neighbouring dims of its target merged (flat_view, row_view). Targets
-/// may be operands of `e` and may overlap: all values are computed from the old elements; if targets overlap
-/// each other, the last one holds. Computed in place if each element depends on no other element of the
-/// target, else through a buffer; its kernel may be left to `together`. Throws, with nothing written,
-/// shape_error if a target does not fit, device_error if it is on another device than the context.
+/// Sets the elements of `targets` to the values of `e`, one each, computed as by eval(e, c), with the same
+/// shapes and dtypes; a value may have adjacent dims of its target merged (flat_view, row_view). Targets may
+/// be operands of `e` and may overlap: all values are computed from the old elements, and where targets
+/// overlap each other, the last one holds. Computed in place if each element depends on no other element of
+/// the target, otherwise through a buffer; `together` may take the kernel and launch it later. If a target
+/// does not match (shape_error) or is on a device other than the context's (device_error), it throws with
+/// nothing written.
 template <expression E, std::derived_from<context> Context>
 void update(Context& c, const tensor_list& targets, const E& e,
             runtime::launch_collector* together = nullptr) {
@@ -109,10 +108,10 @@ void update(const tensor<T, Extents, Tracked>& target, const E& e, Context& c = 
   if constexpr (std::is_same_v<typename E::value_type, T>) update(c, {target.state()}, e);
 }
 
-/// The same for some of the elements of a tensor, which a view of it names: x[i], slice, select, transpose,
-/// permute, flip, chunk, or a reshape of neighbouring elements. The value broadcasts to the shape of the
-/// view, and is computed, from the old elements, before any of them changes. Throws shape_error if it does
-/// not fit, and what evaluating the view would throw.
+/// The same for some of the elements of a tensor, given as a view of it: x[i], slice, select, transpose,
+/// permute, flip, chunk, or a reshape that needs no copy. The value broadcasts to the shape of the view, and
+/// is computed from the old elements before any of them changes. Throws shape_error if it does not broadcast,
+/// and what evaluating the view would throw.
 ///   update(x[3], ones_like(v));               // x[3] = 1
 ///   update(slice<1>(x, 2, 5), y * 2);         // x[:, 2:5] = y * 2
 template <expression View, expression E, std::derived_from<context> Context = context>
@@ -121,8 +120,8 @@ void update(const View& view, const E& e, Context& c = default_context()) {
   runtime::detail::assign(view, e, c);
 }
 
-/// Sets all elements of a tensor, or of a view of one, to a number: update(x[3], 0). Of bool, every number
-/// but 0 is true. Throws value_error if a tensor of integers cannot have it.
+/// Sets all elements of a tensor, or of a view of one, to a number: update(x[3], 0). For bool, every number
+/// but 0 is true. Throws value_error if a tensor of integers cannot hold the number.
 template <expression Target, class Number>
   requires(std::is_arithmetic_v<Number> || element<Number>)
 void update(const Target& target, Number number, context& c = default_context()) {
@@ -136,7 +135,7 @@ void update(const Target& target, Number number, context& c = default_context())
 }
 
 namespace detail {
-/// The elements of `t` in another shape; changes in place of one are changes of the other.
+/// The elements of `t` in another shape; in-place changes of either are changes of the other.
 inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_state>& t, const shape& extents) {
   auto view = alias_of(*t);
   if (!(extents == t->extents) && t->positions & (merged_positions - 1))
@@ -149,8 +148,8 @@ inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_stat
 }
 }  // namespace detail
 
-/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory; of a parameter of
-/// a divided layer, those of this rank. Throws value_error if they are of another type, or on other ranks.
+/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory; for a parameter of
+/// a divided layer, those of this rank. Throws value_error if they have another type or are on other ranks.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   const shape& s = detail::typed_state(dtype_of<T>, {1, {dyn}}, t)->extents;

@@ -58,7 +58,7 @@ WEFT_DEFINE void context::refuse_use(const char* why) {
 WEFT_DEFINE runtime::specialization& context::add(known_specialization s, int at) {
   runtime::specialization& made = *s.made;
   if (at >= most_kept && specializations_[at - most_kept].identity == s.identity) {
-    // Each of its identity takes the place of the one before it, the first of which is dropped.
+    // Each one of its identity replaces the one before it; the first of them is dropped.
     for (int i = at - most_kept; i < at - 1; ++i) specializations_[i] = std::move(specializations_[i + 1]);
     specializations_[at - 1] = std::move(s);
   } else {
@@ -70,7 +70,7 @@ WEFT_DEFINE runtime::specialization& context::add(known_specialization s, int at
   return made;
 }
 
-// Not inlined, so that units with and without weft::compiled in one program share its variable.
+// Not inlined, so that in one program units with and without weft::compiled share its variable.
 [[gnu::noinline]] WEFT_DEFINE context& default_context() {
   static context* c = new context();
   return *c;

@@ -9,7 +9,7 @@ namespace weft {
 namespace runtime {
 namespace detail {
 
-/// The elements of argument `a` of a kernel, of type f32, as a row of the space's last dim if its other
+/// The elements of argument `a` of a kernel, of type f32: as a row along the space's last dim if its other
 /// strides are 0, or all of them.
 inline bool is_row(const kernel_args& k, int a) {
   for (int d = 0; d + 1 < k.order; ++d)

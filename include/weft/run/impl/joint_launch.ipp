@@ -21,7 +21,7 @@ WEFT_DEFINE void joint_launch::launch() {
 WEFT_DEFINE joint_launch::~joint_launch() {
   try {
     launch();
-  } catch (...) {  // another error is on its way
+  } catch (...) {  // another error is being thrown
   }
 }
 

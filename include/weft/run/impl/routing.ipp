@@ -20,7 +20,7 @@ WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, const shape
   std::iota(all.here.begin(), all.here.end(), index_t{0});
   if (c.where()->computes()) weft::detail::download_to(chosen, all.chosen.data());
   if (capacity_factor > 0 && c.hooks()) c.hooks()->gather_choices(all, operand);
-  if (!c.where()->computes())  // what is predicted of a step is for experts that are equally used
+  if (!c.where()->computes())  // a device that only counts assumes equally used experts
     for (std::size_t i = 0; i < all.chosen.size(); ++i)
       all.chosen[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
   const auto count = static_cast<index_t>(all.chosen.size());
@@ -77,7 +77,7 @@ WEFT_DEFINE index_t routing::rows_from(int r, index_t first, index_t n) const {
 }
 
 WEFT_DEFINE void routing::sort(const row_choices& all, index_t most) {
-  const auto each_of_this_rank = [&](auto f) {  // that is not dropped
+  const auto each_of_this_rank = [&](auto f) {  // for each choice that is not dropped
     expert_ranks::counts taken(static_cast<std::size_t>(experts_), 0);
     for (index_t j = 0; j < all.per_row; ++j)
       for (std::size_t n = 0; n < all.here.size(); ++n) {

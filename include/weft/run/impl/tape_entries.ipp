@@ -227,10 +227,10 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   if (seed && !(seed->where == context_->where()))
     runtime::detail::refuse_device("backward: seed", 0, *seed, context_->where());
   context_->begin_backward();
-  for (const entry& n : entries_) n.result->grad.reset();  // gradients from other tapes count as a seed only
+  for (const entry& n : entries_) n.result->grad.reset();  // gradients from other tapes count only as a seed
   std::shared_ptr<tensor_state> first =
       seed ? runtime::placed(*context_, seed, y->where_in_layer()) : nullptr;
-  if (first && first == seed && !y->gradient_hooks.empty()) {  // which may change it
+  if (first && first == seed && !y->gradient_hooks.empty()) {  // hooks may change it
     const index_t count = seed->extents.size();
     first = make_state(seed->where, seed->extents, seed->type);
     copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
@@ -415,7 +415,7 @@ void basic_tape_entries<Unused>::forget_added(tensor_list& gradients, tensor_lis
 
 template <class Unused>
 void basic_tape_entries<Unused>::note_gradient(const std::shared_ptr<tensor_state>& to) {
-  // What this tape computed is found soon: mostly it is the result of the entry before.
+  // A value that this tape computed is found quickly: it is usually the result of the entry before.
   for (std::size_t n = entries_.size(); !reaches_leaf_; --n) {
     if (n == 0) reaches_leaf_ = true;
     else if (entries_[n - 1].result == to) break;

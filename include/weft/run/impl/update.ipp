@@ -35,7 +35,7 @@ WEFT_DEFINE positions_dims positions_of_target(const tensor_state& target, const
   const positions_dims dims = merged_positions - 1, none = no_positions;
   const int missing = to.extents.order - value.extents.order;
   const auto in_view = [&](unsigned marks) { return missing < 0 ? marks >> -missing : marks << missing; };
-  unsigned of_view = 0, of_target = 0;  // the dims that are the same, of those that have positions
+  unsigned of_view = 0, of_target = 0;  // dims with positions that both have
   for (int v = 0; v < to.extents.order; ++v) {
     index_t stride = 1;
     for (int t = target.extents.order; t-- > 0; stride *= target.extents[t]) {
@@ -114,7 +114,7 @@ WEFT_DEFINE void execute_into(context& c, const executable& p, operands o, const
                          i.output_type(static_cast<int>(t)));
     weft::detail::require_lasting_memory(*targets[t]);
   }
-  const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
+  const bool direct = i.is_one_kernel_of_elements();  // cannot fail once it has begun
   tensor_list outputs;
   if (direct) outputs = targets;
   execute(c, i, o.leaves, o.numbers, outputs, {}, {}, direct ? together : nullptr);
