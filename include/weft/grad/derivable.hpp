@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether an expression is differentiable, determined from its type, so that an op without a derivative is a
+// Whether an expression is differentiable, as determined by its type, so that an op without a derivative is a
 // compile-time error with a message.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace weft::autodiff {
 
-/// The compile-time error for an op without a derivative, `Op`.
+/// The compile-time error for `Op`, which has no derivative.
 template <bool Holds, class Op>
 struct derivative_law {
   static_assert(Holds,
@@ -16,7 +16,7 @@ struct derivative_law {
 };
 
 /// Whether gradients flow to a leaf of `E`; requires every op on their path to be differentiable. Variables
-/// of a let count as not tracked, as their values are checked where they are bound.
+/// of a let count as not tracked, since their values are checked where they are bound.
 template <class E>
 inline constexpr bool flows = false;
 template <expression E>

@@ -34,13 +34,13 @@ template <class Tag, class Point, class Body>
 inline constexpr unsigned seen_parts<gradient_node<Tag, Point, Body>> = shared_part;
 }  // namespace detail
 
-/// The compile-time error for the gradient of a function that is not scalar.
+/// The compile-time error for the gradient of a function that does not return a scalar.
 template <bool Holds, class Extents>
 struct gradient_law {
   static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
 };
 
-/// The compile-time error for the gradient of what is not one program.
+/// The compile-time error for the gradient of an expression that is not a single program.
 template <bool Holds>
 struct one_program_law {
   static_assert(Holds,
@@ -48,8 +48,8 @@ struct one_program_law {
                 "list is evaluated as several programs: use a tape, steps.backward(loss), then x.grad()");
 };
 
-/// The gradient of the scalar f(x) with respect to x, as an expression of the shape and dtype of x; zero if f
-/// does not depend on x. Costs a small multiple of f. Can be nested for higher derivatives. jax.grad.
+/// The gradient of the scalar f(x) with respect to x, as an expression with the shape and dtype of x; zero if
+/// f does not depend on x. Costs a small multiple of f. Can be nested for higher derivatives. jax.grad.
 template <class F, expression X>
 constexpr auto grad(F f, X x) {
   using variable = bound<F, typename X::value_type, extents_of<X>>;
@@ -60,7 +60,7 @@ constexpr auto grad(F f, X x) {
   return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
 }
 
-/// Compile-time errors: the gradient of a function, with respect to its one argument.
+/// Compile-time errors: the gradient is with respect to the function's only argument.
 template <class F, expression X, expression Y, expression... Rest>
 constexpr void grad(F, X, Y, Rest...) {
   static_assert(detail::unsupported<F>,
@@ -74,19 +74,19 @@ constexpr void grad(E, X) {
                 "grad([](auto x) { return sum(x * x); }, x)");
 }
 
-/// Vector-Jacobian product v^T (df/dx), of the shape of x, for f(x) and v of one shape.
+/// Vector-Jacobian product v^T (df/dx), with the shape of x; f(x) and v must have the same shape.
 template <class F, expression X, expression V>
 constexpr auto vjp(F f, X x, V v) {
   return grad([f, v](auto at) { return sum(f(at) * v); }, std::move(x));
 }
 
-/// Hessian-vector product of the scalar f at x with v, of the shape of x; the Hessian is not formed.
+/// Hessian-vector product of the scalar f at x with v, with the shape of x; the Hessian is not formed.
 template <class F, expression X, expression V>
 constexpr auto hvp(F f, X x, V v) {
   return grad([f, v](auto at) { return sum(grad(f, at) * v); }, std::move(x));
 }
 
-/// Jacobian-vector product (df/dx) v, of the shape of f(x), for v of the shape of x. Computed as the
+/// Jacobian-vector product (df/dx) v, with the shape of f(x), for v with the shape of x. Computed as the
 /// derivative of the vector-Jacobian product, which is linear in its cotangent u, with respect to u.
 template <class F, expression X, expression V>
 constexpr auto jvp(F f, X x, V v) {
@@ -100,7 +100,7 @@ struct flattener<gradient_node<Tag, Point, Body>> {
   using variable = bound<Tag, typename Point::value_type, extents_of<Point>>;
   static constexpr value run(compute_graph& g, scope& s) {
     const value point = flatten_in<Point>(g, s);
-    node tracked;  // the point as a variable; not interned, so that no equal node is merged with it
+    node tracked;  // the point as a variable; not interned, so that it is not merged with an equal node
     tracked.op = &info_of<op::contiguous>;
     tracked.result = point.get().result;
     tracked.operand[0] = point.id;

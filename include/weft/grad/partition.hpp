@@ -2,9 +2,9 @@
 // Partition of a joint graph into a forward and a backward program: which values are saved, and which are
 // recomputed.
 //
-// Backward reads values of forward. A value that forward writes to memory anyway is saved; one that exists
-// only inside a fused kernel is recomputed from saved values, because the same backward kernel reads its
-// operands. Views, numbers and leaves cost nothing.
+// The backward program reads values of the forward program. A value that the forward program writes to memory
+// anyway is saved; one that exists only inside a fused kernel is recomputed from saved values, since the same
+// backward kernel reads its operands. Views, numbers and leaves cost nothing.
 //
 // A joint graph has outputs [result, cotangent of leaf 0, of leaf 1, ...].
 #pragma once
@@ -15,7 +15,8 @@ namespace weft::autodiff {
 
 namespace detail {
 
-/// The nodes on which the values `of` depend, including the other results of native ops among them.
+/// The nodes on which the values `of` depend; if one of them is a result of a native op, its other results
+/// too.
 constexpr sequence<bool> ancestors(const compute_graph& g, const sequence<int>& of) {
   sequence<bool> found(g.size(), false);
   for (int o : of) found[o] = true;
@@ -27,8 +28,8 @@ constexpr sequence<bool> ancestors(const compute_graph& g, const sequence<int>& 
   return found;
 }
 
-/// Nodes among `forward`, the ancestors of `results`, whose value is written to memory: results of kernels
-/// that cannot fuse, and their operands.
+/// The nodes among `forward`, the ancestors of `results`, whose values are written to memory: results of
+/// kernels that cannot fuse, and their operands.
 constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequence<bool>& forward,
                                             const sequence<int>& results) {
   sequence<bool> written(g.size(), false);
@@ -69,8 +70,8 @@ constexpr bool is_gather(const graph::node& n) {
 
 }  // namespace detail
 
-/// Values that a program with the outputs `first` computes, and that one with the outputs `second` reads, in
-/// node order: those that the first one writes and for which keeps(node) holds.
+/// Values that a program with the outputs `first` computes and one with the outputs `second` reads, in node
+/// order: those that the first program writes and for which keeps(node) holds.
 template <class Keeps>
 constexpr sequence<int> values_between(const compute_graph& g, const sequence<int>& first,
                                        const sequence<int>& second, Keeps keeps) {
@@ -92,9 +93,9 @@ constexpr sequence<int> values_between(const compute_graph& g, const sequence<in
   return kept;
 }
 
-/// Forward values of a joint graph that are saved for backward: those that forward writes, or only those of
-/// them that no element-wise op computes; none that is gathered from other ranks or padded, which backward
-/// does again: the operand is in memory and smaller.
+/// Forward values of a joint graph that are saved for the backward program: all values that the forward
+/// program writes, or only those not computed by element-wise ops. Never values that are gathered from other
+/// ranks or padded: the backward program gathers or pads again, as the operand is in memory and smaller.
 constexpr sequence<int> saved_values(const compute_graph& joint, bool all_written = true) {
   sequence<int> cotangents;
   for (int i = 1; i < joint.outputs.size(); ++i)
@@ -118,7 +119,7 @@ constexpr void make_leaves(compute_graph& g, const sequence<int>& nodes, int fir
 }
 }  // namespace detail
 
-/// The forward program: outputs are the result and the saved values.
+/// The forward program; its outputs are the result and the saved values.
 constexpr compute_graph forward_part(compute_graph joint, const sequence<int>& kept) {
   const int result = joint.outputs[0];
   joint.outputs = {result};
@@ -127,7 +128,7 @@ constexpr compute_graph forward_part(compute_graph joint, const sequence<int>& k
 }
 
 namespace detail {
-/// Appends node `i` of `g` to `to`, after its operands; `renumbered`: -1 for those that are not there yet.
+/// Appends node `i` of `g` to `to`, after its operands; `renumbered` is -1 for nodes not yet in `to`.
 constexpr void append_with_operands(const compute_graph& g, int i, compute_graph& to,
                                     sequence<int>& renumbered) {
   if (renumbered[i] >= 0) return;
@@ -140,8 +141,8 @@ constexpr void append_with_operands(const compute_graph& g, int i, compute_graph
 }
 }  // namespace detail
 
-/// `g` with what is gathered from other ranks, and views of it, just before the first reader, so that it
-/// takes memory no longer than needed. Without gathers it is `g`.
+/// `g` with values gathered from other ranks, and views of them, moved to directly before their first reader,
+/// so that they take memory no longer than needed. Without gathers, `g` itself.
 constexpr compute_graph with_late_gathers(const compute_graph& g) {
   bool gathers = false;
   for (int i = 0; i < g.size(); ++i) gathers = gathers || detail::is_gather(g[i]);
@@ -156,7 +157,7 @@ constexpr compute_graph with_late_gathers(const compute_graph& g) {
   return to;
 }
 
-/// The backward program: outputs are the cotangents. Saved values become further leaves, followed by the
+/// The backward program; its outputs are the cotangents. Saved values become further leaves, followed by the
 /// seed, which is the last leaf of the joint graph.
 constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& kept) {
   const int first = joint.leaves - 1;
@@ -170,8 +171,9 @@ constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& 
   return with_late_gathers(without_dead_code(joint));
 }
 
-/// The backward program in two: `input` computes the cotangents of all leaves but parameters, `weight` those
-/// of parameters. Further outputs of the first are values that the second reads; they become its last leaves.
+/// The backward program in two parts: `input` computes the cotangents of all leaves except parameters,
+/// `weight` those of parameters. Further outputs of the first part are values that the second reads as its
+/// last leaves.
 struct divided_backward {
   compute_graph input, weight;
 };

@@ -2,7 +2,7 @@
 // Reverse-mode differentiation of graphs.
 //
 // Visits the nodes in reverse order and requests from each op the cotangents of its operands, which are new
-// nodes of the same graph. Applied to its own result it gives second derivatives.
+// nodes of the same graph. Applied to its own result, it gives second derivatives.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
@@ -15,8 +15,8 @@ using graph::value;
 
 namespace detail {
 
-/// Writes the cotangents of the results of which the derivative of node `i` takes them, zeros for those
-/// without; returns whether any flows.
+/// Writes the cotangents of those results of node `i` whose cotangents its derivative takes, with zeros for
+/// results without one; returns whether any cotangent flows.
 constexpr bool gather_cotangents(compute_graph& g, int i, const sequence<int>& cotangent, int* of_results) {
   const int count = g[i].op->cotangents;
   bool flows = false;
@@ -33,16 +33,16 @@ constexpr bool gather_cotangents(compute_graph& g, int i, const sequence<int>& c
   return flows;
 }
 
-/// Whether node `i` is a further result whose cotangent the derivative of its op takes.
+/// Whether node `i` is a second or later result whose cotangent the derivative of its op takes.
 constexpr bool is_taken_with_op(const compute_graph& g, int i) {
   return g[i].op == &graph::info_of<op::result> && g[i].at[0] < g[g[i].operand[0]].op->cotangents;
 }
 
 }  // namespace detail
 
-/// Appends the cotangents of all nodes on which `output` depends, given its own, `seed`. Returns them by
-/// node; -1 where none flows. Throws value_error for an op without a derivative. A template, so that programs
-/// that differentiate nothing compile no derivatives.
+/// Appends the cotangents of all nodes on which `output` depends, given its own cotangent, `seed`. Returns
+/// them by node; -1 for nodes without one. Throws value_error for an op without a derivative. A template, so
+/// that programs without differentiation compile no derivatives.
 template <class Ops = op::all::list>
 constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
   sequence<int> cotangent(output + 1, -1);
@@ -74,8 +74,8 @@ constexpr sequence<int> leaf_nodes(const compute_graph& g) {
   return nodes;
 }
 
-/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 for those
-/// without. A last leaf is added, the seed: the cotangent of the value.
+/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 for leaves
+/// without one. Adds a last leaf, the seed: the cotangent of the value.
 template <class Ops = op::all::list>
 constexpr compute_graph with_cotangents(compute_graph g) {
   const int result = g.outputs[0];

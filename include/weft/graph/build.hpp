@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Construction of graphs: `compute_graph::apply`, and the helper functions that formulas of ops use.
+// Construction of graphs: `compute_graph::apply`, and the helper functions that the formulas of ops use.
 //
 // Every node passes through `apply`: operands are converted to one element type, the shape law is checked,
 // composed ops without a vjp are replaced by their formulas, trivial ops are removed, and equal nodes are
@@ -51,7 +51,7 @@ constexpr value compute_graph::extent(index_t e, dtype t) {
 
 constexpr value compute_graph::coordinate(index_t extent, dtype t) {
   if (extent == 1)
-    return expand_to(constant(0, t), {1, {1}});  // may be a value of rows, which have no position
+    return expand_to(constant(0, t), {1, {1}});  // may be a value per row, which has no position
   node n;
   n.op = &info_of<op::coordinate>;
   n.at = {{extent}, 1};
@@ -61,7 +61,7 @@ constexpr value compute_graph::coordinate(index_t extent, dtype t) {
 
 namespace detail {
 
-/// Index of the first operand whose type affects that of the result: the condition of `where` stays bool.
+/// Index of the first operand whose type affects that of the result; the condition of `where` stays bool.
 constexpr int first_number(const op_info& op) { return op.number == op::number_of_op<op::where> ? 1 : 0; }
 
 /// Converts operands to the type in which an element-wise instruction computes.
@@ -73,9 +73,9 @@ constexpr void convert_operands(const op_info& op, value* v, int count) {
   for (int i = first; i < count; ++i) v[i] = cast_to(v[i], common);
 }
 
-/// Converts operands of storage types to the types of computation, and integers to that of the result where
-/// the op says so; returns whether there were any. Formulas keep their bool operands, which they use as
-/// conditions.
+/// Converts operands of storage types to the types of computation, and integers to the type of the result
+/// where the op requires it; returns whether it converted any. Formulas keep their bool operands, which they
+/// use as conditions.
 constexpr bool widen_operands(const op_info& op, value* v, int count, dtype result) {
   bool found = false;
   for (int i = first_number(op); op.widens && i < count; ++i) {
@@ -89,7 +89,7 @@ constexpr bool widen_operands(const op_info& op, value* v, int count, dtype resu
   return found;
 }
 
-/// The result of the op's law for its operands; conditions for run time are recorded under its name. Throws
+/// The result of the op's law for its operands; run-time conditions are recorded under the op's name. Throws
 /// shape_error if the law does not hold.
 constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at,
                             const tensor_spec* operands, int count) {
@@ -103,8 +103,8 @@ constexpr inferred read_law(symbol_table& dims, const op_info& op, const attribu
 
 }  // namespace detail
 
-/// A result of a storage type is computed in a wider type and rounded once, for a formula as a whole. So a
-/// value has the precision of its type, whether it is written to memory or stays in a kernel.
+/// A result of a storage type is computed in a wider type and rounded once, also for a formula as a whole. So
+/// a value has the precision of its type, whether it is written to memory or stays in a kernel.
 constexpr value compute_graph::apply(const op_info& op, const attributes& at, value* v, int count) {
   node n;
   n.op = &op;
@@ -169,7 +169,7 @@ constexpr value contract_of(value a, value b) {
 
 namespace detail {
 /// A kernel reduces either the last dim of its space, or dims before others that remain. So trailing dims are
-/// reduced one at a time, the last one first.
+/// reduced one at a time, starting with the last.
 template <class Op>
 constexpr value fold_dims(value v, index_t first, index_t last) {
   if (const dtype t = v.type(); compute_type(t) != t)  // rounded once, not after each dim

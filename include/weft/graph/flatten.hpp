@@ -60,7 +60,7 @@ struct flattener<let_node<Tag, Value, Body>> {
   }
 };
 
-/// The value of E at the first occurrence of `node`, by which it is known later.
+/// The value of E, computed at the first occurrence of `node`, which later occurrences refer to.
 template <class E>
 constexpr value flatten_once(compute_graph& g, scope& s, const char* node) {
   if (const auto* known = s.find(node)) return {&g, known->id};
@@ -91,7 +91,7 @@ struct flattener<bundle<E...>> {
   }
 };
 
-/// Attributes in which each size given at run time is a symbol.
+/// The attributes, with a symbol for each size that is given at run time.
 template <int Sizes>
 constexpr attributes with_sizes(compute_graph& g, attributes at) {
   int left = Sizes;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Freezing: a graph computed in one constant evaluation, stored for the next.
+// Freezing: a graph computed in one constant evaluation is stored for the next one.
 //
-// Compilers bound the work of one evaluation (clang: a million steps), and memory allocated in an evaluation
-// must not outlive it. So a long computation is divided into stages, between which a graph is stored in
-// tables of exact size.
+// Compilers bound the work of one constant evaluation (clang: a million steps), and memory allocated in an
+// evaluation must not outlive it. So a long computation is divided into stages, and between stages a graph is
+// stored in tables of exact size.
 //
 //   static constexpr auto joint = freeze_graph<source>();      // source::make() gives a graph
 //   ... joint.thaw() ...
@@ -30,7 +30,7 @@ struct fixed_table {
   }
 };
 
-/// A table of N elements with the first elements of `list`, as many as there are.
+/// A table of N elements that begins with the elements of `list`, up to N of them.
 template <int N, template <class, auto...> class List, class T, auto... Size>
 constexpr fixed_table<T, N> first_of(const List<T, Size...>& list) {
   fixed_table<T, N> table;
@@ -85,10 +85,10 @@ constexpr graph_sizes sizes_of(const compute_graph& g) {
 
 namespace detail {
 
-/// Most graphs are within these sizes and computed once; a larger one is computed again for its own sizes.
+/// Most graphs fit these sizes and are computed once; a larger graph is computed again with its own sizes.
 inline constexpr graph_sizes usual_sizes{256, 128, 128, 128, 128};
 
-/// The first elements of all lists of a graph, as many as tables of the sizes S hold.
+/// The first elements of each list of a graph, up to the sizes S.
 template <graph_sizes S>
 constexpr frozen_graph<S> frozen(const auto& g, const auto& dims) {
   return {first_of<S.nodes>(g.nodes),
@@ -114,8 +114,8 @@ struct measured_graph {
 constexpr measured_graph measured(const compute_graph& g) {
   return {sizes_of(g), frozen_whole<usual_sizes>(g)};
 }
-/// The graph returned by Source::make(). A variable, because clang computes a local constant of a function
-/// again when it evaluates a call.
+/// The graph returned by Source::make(). A variable, because clang recomputes a local constant of a function
+/// whenever it evaluates a call.
 template <class Source>
 inline constexpr measured_graph measured_of = measured(Source::make());
 

@@ -3,10 +3,10 @@
 //
 // A group runs over one space, rows times the last dim. It contains element-wise nodes of that shape,
 // reductions of the last dim, and row values computed from such reductions: softmax, a norm, or a chain of
-// activations is one group. A reduction of other dims ends its group; one of all rows that no other node
-// reads joins a group that reads or computes the same elements, as the gradient of a norm's weight does that
-// of the norm's operand, or the gradient of a bias that of the activation that follows it. Values read
-// outside their group are stored by it, so nothing is computed twice.
+// activations is one group. A reduction of other dims ends its group. A reduction of all rows that no other
+// node reads joins a group that reads or computes the same elements: for example, the gradient of a norm's
+// weight joins that of the norm's operand, and the gradient of a bias that of the activation that follows it.
+// A group stores the values that are read outside it, so nothing is computed twice.
 #pragma once
 
 #include <weft/device/kernel.hpp>
@@ -14,15 +14,15 @@
 
 namespace weft::graph {
 
-/// Maximum number of nodes of a kernel: the largest in the derivative of a transformer block in bf16 has 44,
-/// with dropout 47. Larger ones cost compile time and registers.
+/// Maximum number of nodes of a kernel: the largest kernel in the derivative of a transformer block in bf16
+/// has 44 nodes, with dropout 47. Larger kernels cost compile time and registers.
 inline constexpr int max_group = 48;
 
 /// The nodes of one kernel and the space over which it runs.
 struct kernel_group {
   shape space{};
   bool folds_rows = false;     // contains a reduction of the last dim
-  bool folds_columns = false;  // ends in a reduction of other dims, or was joined by some
+  bool folds_columns = false;  // ends in a reduction of other dims, or some have joined it
   sequence<int> nodes;         // in order
 };
 
@@ -43,7 +43,7 @@ constexpr bool folds_last(const compute_graph& g, const node& n) {
   return n.at[1] == g[n.operand[0]].result.extents.order;
 }
 
-/// Whether a reduction keeps the last dim alone.
+/// Whether a reduction keeps only the last dim.
 constexpr bool folds_all_rows(const compute_graph& g, const node& n) {
   return n.at[0] == 0 && n.at[1] == g[n.operand[0]].result.extents.order - 1;
 }
@@ -54,7 +54,7 @@ constexpr int base_of(const compute_graph& g, int id) {
   return id;
 }
 
-/// By node: how often it is an operand or an output.
+/// For each node: how often it is an operand or an output.
 constexpr sequence<int> uses_in(const compute_graph& g) {
   sequence<int> uses(g.size(), 0);
   for (int i = 0; i < g.size(); ++i)
@@ -64,14 +64,14 @@ constexpr sequence<int> uses_in(const compute_graph& g) {
   return uses;
 }
 
-/// Whether operand `id` of `n` is a concat along the same dim with no other reader: one step then copies the
-/// parts of both.
+/// Whether operand `id` of `n` is a concat along the same dim with no other reader, so that one step can copy
+/// the parts of both.
 constexpr bool is_part_of_concat(const compute_graph& g, const sequence<int>& uses, const node& n, int id) {
   return n.op == &info_of<op::concat> && g[id].op == n.op && g[id].at == n.at && uses[id] == 1;
 }
 
-/// Whether rows are so short that elements of many make up a vector: kernels of elements then read values of
-/// rows once for each element, and compute none.
+/// Whether rows are so short that a vector holds elements of several rows: kernels over elements then read
+/// row values once per element, and compute none.
 constexpr bool has_short_rows(const shape& space) { return 1 < space.last() && space.last() <= 8; }
 
 constexpr shape row_shape(shape s) {
@@ -96,13 +96,13 @@ class fuser {
  private:
   static constexpr int none = -1;  // no group
 
-  /// Adds node `i` to the group of its latest operands if all of those can be in one kernel.
+  /// Adds node `i` to the group of its latest operands if one kernel can hold all of them.
   ///
-  /// Groups, and nodes that do not fuse, have a level one above those that they read, so groups of one level
+  /// A group, or a node that does not fuse, has a level one above those that it reads, so groups of one level
   /// never depend on each other, and merging them cannot create a cycle. In exp(a) + relu(b), where a and b
-  /// are products, both have level 1; exp and relu are groups of level 2, which the sum merges and joins. In
-  /// exp(a) + matmul(c, relu(a)) the latest operand of the sum is a product, which is in no kernel: the sum
-  /// is a group of its own, into which sink() merges exp, because no other reads that.
+  /// are products, both products have level 1; exp and relu are groups of level 2, which the sum merges and
+  /// joins. In exp(a) + matmul(c, relu(a)) the latest operand of the sum is a product, which is in no kernel:
+  /// the sum is a group of its own, into which sink() merges exp, because no other group reads exp.
   constexpr void place(int i) {
     const node& n = g_[i];
     const int latest = latest_level(n);
@@ -141,7 +141,8 @@ class fuser {
     return own;
   }
 
-  /// The group of all operands of level `latest`, which are merged, if `own` can be in one kernel with them.
+  /// The group of all operands of level `latest`, which are merged, if one kernel can hold it together with
+  /// `own`.
   constexpr int group_to_join(const node& n, int latest, const kernel_group& own) {
     if (latest == 0 || own.folds_columns) return none;
     int joined = none;
@@ -164,7 +165,7 @@ class fuser {
     return true;
   }
 
-  /// Merges a group into another one that is its only reader, also if its values are outputs; such a group
+  /// Merges a group into another one that is its only reader, even if its values are outputs; such a group
   /// may take reductions of columns instead, in join_columns.
   constexpr void sink() {
     constexpr int several = -2;
@@ -206,11 +207,11 @@ class fuser {
     return fits(a, space, of_rows) && fits(b, space, of_rows);
   }
 
-  /// Merges reductions of columns that no node reads into groups of the same elements, if possible into one
-  /// that computes an operand, which need not be stored then.
+  /// Merges reductions of columns that no node reads into groups over the same elements, if possible into one
+  /// that computes an operand, which then need not be stored.
   constexpr void join_columns() {
     const int groups = result_.groups.size();
-    sequence<bool> is_read(g_.size(), false);  // by others than views
+    sequence<bool> is_read(g_.size(), false);  // by nodes other than views
     for (int i = 0; i < g_.size(); ++i) {
       if (g_[i].op->kind == op::op_kind::view) continue;
       for (int k = 0; k < g_[i].operands; ++k) is_read[base_of(g_, g_[i].operand[k])] = true;
@@ -238,9 +239,9 @@ class fuser {
   }
 
   /// Whether group `r`, of this level, can compute the reduction of columns `c`: it reads or computes an
-  /// operand of it, no other operand depends on it, as those have lower levels, and its vectors remain as
-  /// wide, on which the bits of its sums depend. Without reductions of rows it computes nothing but elements,
-  /// as several threads may have parts of a row.
+  /// operand of `c`, no other operand of `c` depends on it (they have lower levels), and its vectors keep
+  /// their width, on which the bits of its sums depend. A group without reductions of rows must compute only
+  /// elements, since several threads may share a row.
   constexpr bool can_take(int r, int level, int c) {
     const kernel_group &rows = result_.groups[r], &columns = result_.groups[c];
     if (rows.nodes.empty() || !(rows.space == columns.space)) return false;
@@ -265,7 +266,7 @@ class fuser {
         if (result_.group_of[g_[m].operand[k]] == r) return true;
     return false;
   }
-  /// Whether a kernel computes with 64 bits.
+  /// Whether a kernel computes with 64-bit elements.
   constexpr bool has_wide_elements(const kernel_group& group) const {
     const auto is_wide = [&](int id) {
       return g_[id].result.type == dtype::f64 || g_[id].result.type == dtype::i64;
@@ -314,7 +315,7 @@ class fuser {
     return arguments + of_a_node <= max_arguments && numbers + of_a_node <= max_numbers;
   }
 
-  /// Whether all nodes of `k` can run over `space`: as elements, or as values of its rows.
+  /// Whether all nodes of `k` can run over `space`, as elements or as row values.
   static constexpr bool fits(const kernel_group& k, const shape& space, bool of_rows) {
     return k.space == space || (of_rows && !k.folds_rows && k.space == row_shape(space));
   }
@@ -335,7 +336,7 @@ class fuser {
     b.nodes = {};
   }
 
-  /// The fusion without groups that were merged into others.
+  /// The fusion without the groups that were merged into others.
   constexpr fusion compacted() const {
     fusion f;
     f.group_of = sequence<int>(g_.size(), -1);
@@ -349,7 +350,7 @@ class fuser {
 
   const compute_graph& g_;
   sequence<int> level_;                     // by node: the level of its unit
-  sequence<int> uses_, inner_uses_, mark_;  // by node: readers, those in the groups considered
+  sequence<int> uses_, inner_uses_, mark_;  // by node: readers; those within the groups considered
   int stamp_ = 0;
   fusion result_;
 };

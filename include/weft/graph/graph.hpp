@@ -38,10 +38,10 @@ struct op_info {
   const char* name;
   op::op_kind kind;
   int results;
-  int cotangents;  // of so many results its derivative takes the cotangents
+  int cotangents;  // the number of results whose cotangents its derivative takes
   int arity;  // 0: a source, which has no functions
   inferred (*infer)(symbol_table& dims, const attributes& at, const tensor_spec* operands);
-  /// Spec of the k-th result, k > 0, of ops with several.
+  /// Spec of the k-th result, k > 0, for ops with several results.
   tensor_spec (*result_spec)(int k, const tensor_spec* operands);
   /// The type to which operands are converted, given their promoted type, if `converts`.
   dtype (*operand_type)(dtype promoted);
@@ -49,21 +49,21 @@ struct op_info {
   /// Whether operands of storage types are widened: op/rule.hpp.
   bool widens;
   bool in_floats;
-  /// Whether it declares a derivative.
+  /// Whether the op declares a derivative.
   bool has_vjp;
-  /// The derivative of an op defined by the user; those of the library are in a table.
+  /// The derivative of a user-defined op; those of the library are in a table.
   vjp_function vjp;
   /// Appends the formula of a composed op, or the composed form of a native one; null if there is none.
   int (*expand)(compute_graph& g, const node& n);
-  /// Number in the library's list of ops; -1 for an op defined by the user.
+  /// Number in the library's list of ops; -1 for a user-defined op.
   int number;
-  /// The same for element-wise ops and reductions, whose number is their opcode in kernels; else -1.
+  /// The same for element-wise ops and reductions, whose number is their opcode in kernels; otherwise -1.
   int instruction;
   /// Which attributes are extents, as bits.
   unsigned extents;
   /// The code of a native op or a contraction, see device/native.hpp.
   const native_code* native;
-  /// Which dims ranks may divide, see op/rule.hpp; null: none.
+  /// The dims that ranks may divide, see op/rule.hpp; null if none.
   const char* divides;
 };
 
@@ -93,7 +93,7 @@ struct node {
   int operand[max_operands]{};
   int operands = 0;
   bool needs_gradient = false;
-  leaf_role role = leaf_role::untracked;  // of leaves
+  leaf_role role = leaf_role::untracked;  // for leaves
 
   constexpr bool computes_same(const node& other) const {
     if (op != other.op || operands != other.operands) return false;
@@ -103,8 +103,8 @@ struct node {
   }
 };
 
-/// Handle of a node while the graph is built. Through its base, formulas in any namespace find the functions
-/// and operators of weft.
+/// Handle of a node while the graph is built. Through its base class, formulas in any namespace find the
+/// functions and operators of weft.
 struct value : graph_value_base {
   compute_graph* owner = nullptr;
   int id = -1;
@@ -114,7 +114,8 @@ struct value : graph_value_base {
 
   constexpr const node& get() const;
   constexpr dtype type() const { return get().result.type; }
-  // By value: references to nodes are valid until the graph grows, as an operand beside this one may make it.
+  // By value: references to nodes are valid only until the graph grows, which computing another operand can
+  // cause.
   constexpr shape extents() const { return get().result.extents; }
   constexpr attributes attribute_values() const { return get().at; }
   constexpr index_t attribute(int i) const { return get().at[i]; }
@@ -130,7 +131,7 @@ class compute_graph {
   int arguments = 0;
   int sizes = 0;
   bool differentiated = false;  // no derivative will be taken: constant_in_derivative(v) is v
-  bool keeps_formulas = false;  // composed ops without a vjp, too, are nodes rather than their formulas
+  bool keeps_formulas = false;  // composed ops without a vjp stay nodes and are not expanded
 
   constexpr int size() const { return nodes.size(); }
   constexpr const node& operator[](int i) const { return nodes[i]; }
@@ -167,7 +168,7 @@ class compute_graph {
     nodes.push_back(n);
     return {this, nodes.size() - 1};
   }
-  /// Appends `n` without merging: leaves, random numbers.
+  /// Appends `n` without merging it: for leaves and random numbers.
   constexpr value append(const node& n) {
     nodes.push_back(n);
     return {this, nodes.size() - 1};
@@ -212,10 +213,10 @@ class compute_graph {
 
 constexpr const node& value::get() const { return owner->nodes[id]; }
 
-// Functions that formulas of ops call, besides those for users; found by argument-dependent lookup.
+// Functions that formulas of ops call, in addition to those for users; found by argument-dependent lookup.
 // Defined in graph/build.hpp.
 
-/// Represents the cotangent of an operand that has none.
+/// Stands for the cotangent of an operand that has none.
 constexpr value no_gradient(value g);
 /// `v` converted to dtype `t`; `v` itself if it has it.
 constexpr value cast_to(value v, dtype t);
@@ -226,7 +227,7 @@ constexpr value expand_to(value v, const shape& to);
 constexpr value sum_to(value v, const shape& to);
 /// Dim i of the result is dim order[i] of `v`.
 constexpr value permute_dims(value v, const attributes& order);
-/// `v` with the last two dims exchanged.
+/// `v` with the last two dims swapped.
 constexpr value transposed(value v);
 /// Elements start, start + step, ... below stop of dim `dim`.
 constexpr value slice_dim(value v, int dim, index_t start, index_t stop, index_t step = 1);
@@ -240,18 +241,18 @@ constexpr value min_dims(value v, index_t first, index_t last);
 constexpr value result_of(value y, int k);
 /// `v`, treated as a constant in differentiation.
 constexpr value constant_in_derivative(value v);
-/// Number of elements of `s`, in the dtype of `beside` if that is floating, else f32.
+/// Number of elements of `s`, in the dtype of `beside` if that is floating, otherwise in f32.
 constexpr value element_count(value beside, const shape& s);
 /// Elements of `x` at the indices along dim `dim`.
 constexpr value gather_of(value x, value index, index_t dim);
-/// Uniform random numbers of the shape and dtype of `like`: those of the draw with this number.
+/// Uniform random numbers with the shape and dtype of `like`, from the draw with this number.
 constexpr value random_like(value like, index_t draw);
 /// `v` with its leading dims merged so that `order` dims remain.
 constexpr value merge_leading(value v, int order);
-/// `v` with its batch dims (all but two) broadcast to those of its product with `other`.
+/// `v` with its batch dims (all but the last two) broadcast to those of its product with `other`.
 constexpr value expand_batch(value v, value other);
-/// Whether the cotangent of `v` stays in f32: that of a bf16 or f16 value which `expand` repeats, as it is
-/// summed before it is rounded.
+/// Whether the cotangent of `v` stays in f32: true for a bf16 or f16 value that `expand` repeats, whose
+/// cotangent is summed before it is rounded.
 constexpr bool has_wide_cotangent(value v);
 /// The cotangent of the operand x of slice `y`: `g` surrounded by zeros.
 constexpr value unslice(value g, value y, value x);

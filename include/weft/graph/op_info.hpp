@@ -28,7 +28,7 @@ template <class Op, int... I>
 inline constexpr bool has_value<Op, std::integer_sequence<int, I...>> =
     has_plain_value<Op, I...> || has_attributed_value<Op, I...>;
 
-/// Whether Op declares a vjp, without instantiating it: if it does, the name is ambiguous here.
+/// Whether Op declares a vjp, without instantiating it: if Op does, the name is ambiguous here.
 struct with_vjp {
   void vjp();
 };
@@ -66,9 +66,9 @@ constexpr void vjp(compute_graph& g, int y, const int* cotangents, int* out) {
   }(std::make_integer_sequence<int, Op::arity>{});
 }
 
-/// Whether the op_info of Op refers to its vjp. Not for ops of the library: their derivatives use each other,
-/// and clang compiles a constexpr function where it is named, which would make the compilation of derivatives
-/// recursive.
+/// Whether the op_info of Op refers to its vjp. False for ops of the library: their derivatives use each
+/// other, and clang compiles a constexpr function where it is named, so the compilation of derivatives would
+/// be recursive.
 template <class Op>
 inline constexpr bool info_names_vjp = has_vjp<Op> && op::number_of_op<Op> < 0;
 

@@ -2,8 +2,8 @@
 // Mixed precision: products and attention are computed in bf16 or f16, everything else as written.
 //
 // What torch.autocast decides op by op at run time is one pass here: operands of products and of attention
-// are rounded, results are stored in the same type and widened where they are read. Fused kernels write the
-// rounded values, so products read, and backward saves, half the bytes.
+// are rounded; results are stored in the same type and widened where they are read. Fused kernels write the
+// rounded values, so products read, and the backward pass saves, half the bytes.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
@@ -27,7 +27,8 @@ constexpr value rounded_to(value v, dtype t) {
   return v.owner->apply(*n.op, n.at, &from, 1);
 }
 
-/// A view of a widened value: applied before widening, so that the kernel that reads it widens it.
+/// Moves a view of a widened value before the widening, so that the kernel that reads the view does the
+/// widening.
 constexpr int widened_later(compute_graph& to, const node& n) {
   if (!is_view(n) || to[n.operand[0]].op != &info_of<op::cast>) return to.intern(n).id;
   value narrow{&to, to[n.operand[0]].operand[0]};
@@ -35,11 +36,11 @@ constexpr int widened_later(compute_graph& to, const node& n) {
   return cast_to(to.apply(*n.op, n.at, &narrow, 1), n.result.type).id;
 }
 
-/// Attention or its derivative, which `grad` inside an expression has put there.
+/// Attention, or its derivative, which comes from a `grad` inside an expression.
 constexpr bool is_attention(const node& n) {
   return n.op == &info_of<op::attention> || n.op == &info_of<op::attention_backward>;
 }
-/// The attention of which node `id` is the widened value; -1 if there is none.
+/// The attention whose widened value is node `id`; -1 if there is none.
 constexpr int narrow_attention(const compute_graph& g, int id) {
   if (g[id].op != &info_of<op::cast>) return -1;
   const int from = g[id].operand[0];
@@ -80,14 +81,14 @@ constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
     value in[max_operands]{};
     for (int k = 0; k < n.operands; ++k) {
       in[k] = {&to, n.operand[k]};
-      if (k != 4) in[k] = detail::rounded_to(in[k], type);  // log-sums, of attention's derivative, are f32
+      if (k != 4) in[k] = detail::rounded_to(in[k], type);  // the log-sums of attention's derivative are f32
     }
     const value narrow = attends ? to.apply(*n.op, n.at, in, n.operands) : contract_of(in[0], in[1]);
     return cast_to(narrow, dtype::f32).id;
   });
 }
 
-/// A joint graph in which gradients of f32 leaves are not rounded to the type of products in between.
+/// A joint graph in which gradients of f32 leaves are not rounded to the type of products on the way.
 constexpr compute_graph with_wide_gradients(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
   const sequence<bool> found = detail::gradient_products(g);

@@ -26,7 +26,7 @@ namespace detail {
 std::string dot_of_node(const compute_graph& g, int i);
 }  // namespace detail
 
-/// The graph in the language of Graphviz; outputs are drawn bold, nodes that `f` fuses into one kernel in a
+/// The graph in the DOT language; outputs are drawn bold, and nodes that `f` fuses into one kernel are in a
 /// box.
 std::string to_dot(const compute_graph& g, const fusion& f = {});
 

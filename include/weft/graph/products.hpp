@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products that are only read transposed are computed transposed: (a b)^T = b^T a^T, the same sums in the
+// Products that are read only transposed are computed transposed: (a b)^T = b^T a^T, the same sums in the
 // same order, without a copy. Gradients of weights stored as [out, in] are an example.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace weft::graph {
 
 namespace detail {
 
-/// Whether a permutation exchanges the last two dims and keeps the others.
+/// Whether a permutation swaps the last two dims and keeps the others.
 constexpr bool transposes(const attributes& order) {
   const int n = order.count;
   for (int i = 0; i < n; ++i) {

@@ -12,7 +12,7 @@
 
 namespace weft::graph {
 
-/// Nodes on which an output of `g` depends, including other results of such native ops.
+/// Nodes on which an output of `g` depends; if one is a result of a native op, all results of that op.
 constexpr sequence<bool> live_nodes(const compute_graph& g) {
   sequence<bool> live(g.size(), false);
   for (int o : g.outputs)
@@ -25,7 +25,7 @@ constexpr sequence<bool> live_nodes(const compute_graph& g) {
   return live;
 }
 
-/// A graph without nodes and outputs, with the symbols and the numbers of leaves and arguments of `g`.
+/// A graph without nodes and outputs, but with the symbols of `g` and its numbers of leaves and arguments.
 constexpr compute_graph without_nodes(const compute_graph& g) {
   compute_graph to;
   to.dims = g.dims;
@@ -36,8 +36,8 @@ constexpr compute_graph without_nodes(const compute_graph& g) {
   return to;
 }
 
-/// `g` with every live node n replaced by the node that f(to, n), or f(to, n, index in g), returns; n's
-/// operands are already nodes of `to`. An output of -1 stays -1.
+/// `g` with every live node n replaced by the node that f(to, n), or f(to, n, index in g), returns; the
+/// operands of n are already nodes of `to`. An output of -1 stays -1.
 template <class F>
 constexpr compute_graph rewritten(const compute_graph& g, F f) {
   const sequence<bool> live = live_nodes(g);
@@ -71,7 +71,7 @@ constexpr compute_graph with_canonical_extents(const compute_graph& g) {
   return canonical;
 }
 
-/// Whether a formula is left that is to be expanded: formulas may be written in terms of others.
+/// Whether formulas are left to expand: formulas may be written in terms of others.
 template <class Keeps>
 constexpr bool holds_formulas(const compute_graph& g, Keeps keeps) {
   for (int i = 0; i < g.size(); ++i)
@@ -79,9 +79,9 @@ constexpr bool holds_formulas(const compute_graph& g, Keeps keeps) {
   return false;
 }
 
-/// `g` with composed ops expanded to their formulas, but for those nodes n of a graph for which
-/// keeps(graph, n), and without ops that matter for differentiation only. Repeated if formulas hold others,
-/// or derivatives or formulas have unified extents of earlier nodes.
+/// `g` with composed ops expanded to their formulas, except nodes n of a graph for which keeps(graph, n)
+/// holds, and without ops that matter only for differentiation. Repeated if formulas contain others, or if
+/// derivatives or formulas have unified extents of earlier nodes.
 template <class Keeps>
 constexpr compute_graph expanded(const compute_graph& g, Keeps keeps) {
   compute_graph formulas = rewritten(g, [keeps](compute_graph& to, const node& n) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Simplification: nodes that need not be computed because an existing node has the same value.
 //
-// Only identities that hold for all IEEE values, including infinities and NaN: x * 1 is x, but x * 0 is not
-// 0.
+// Uses only identities that hold for all IEEE values, including infinities and NaN: x * 1 is x, but x * 0 is
+// not 0.
 #pragma once
 
 #include <weft/graph/op_info.hpp>
@@ -16,7 +16,8 @@ constexpr bool is_constant(const compute_graph& g, int id, int x) {
   return is_constant(g, id) && g[id].at[0] == any_number::of(g[id].result.type, x).bits;
 }
 
-/// The value of an instruction on constants, if it can be folded: of doubles, or of integers modulo 2^64.
+/// The value of an instruction on constants, which are doubles, or integers modulo 2^64; false if it cannot
+/// be folded.
 template <class Number>
 constexpr bool fold(op_pointer op, Number a, Number b, Number& out) {
   if (op == &info_of<op::add>) out = a + b;
@@ -55,7 +56,7 @@ constexpr bool holds_all(dtype wide, dtype t) {
   return wide < t;  // integers: the wider one is listed first
 }
 
-/// Two nested views of one kind as one: permute of permute, reshape of reshape; -1 if they are not.
+/// Two nested views of the same kind as one: permute of permute, reshape of reshape; -1 if they are not.
 constexpr int merged_views(compute_graph& g, const node& n) {
   const node inner = g[n.operand[0]];
   if (n.op != inner.op) return -1;
@@ -108,12 +109,12 @@ constexpr int before_expand(compute_graph& g, const node& n) {
   expanded.needs_gradient = n.needs_gradient;
   return g.intern(expanded).id;
 }
-/// pad(x) + pad(y) of neighbouring parts of a dim as pad(concat(x, y)), which is the form of the cotangents
-/// of the parts of a split tensor; -1 if the operands are not of this form.
+/// pad(x) + pad(y) of adjacent parts of a dim as pad(concat(x, y)); the cotangents of the parts of a split
+/// tensor have this form. -1 if the operands do not.
 constexpr int joined_pads(compute_graph& g, int first, int second) {
   const node a = g[first], b = g[second];
   if (b.op != a.op || !(a.result == b.result)) return -1;
-  if (a.op == &info_of<op::cast>) {  // of narrow numbers, whose sums are computed in f32
+  if (a.op == &info_of<op::cast>) {  // for narrow types, whose sums are computed in f32
     const int narrow = joined_pads(g, a.operand[0], b.operand[0]);
     return narrow < 0 ? -1 : cast_to({&g, narrow}, a.result.type).id;
   }
@@ -143,7 +144,7 @@ constexpr int simplified(compute_graph& g, const node& n) {
   }
   if (n.op->kind == op::op_kind::reduce && g.dims.canonical(g[n.operand[0]].result.extents) ==
                                                g.dims.canonical(n.result.extents))
-    return n.operand[0];  // reduces extents of 1 only
+    return n.operand[0];  // reduces only extents of 1
   if (n.op->kind != op::op_kind::elementwise || n.operands == 0) return -1;
   const int a = n.operand[0], b = n.operands > 1 ? n.operand[1] : a;
   if (is_constant(g, a) && is_constant(g, b) && n.operands <= 2) return detail::folded(g, n, a, b);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Invariants of graphs, checked after each pass. Off in users' builds; the tests define WEFT_VERIFY, and a
-// pass that violates an invariant then does not compile.
+// Invariants of graphs, checked after each pass. Off in users' builds; the tests define WEFT_VERIFY, and then
+// a pass that violates an invariant does not compile.
 //
 //   const compute_graph lean = verified(expanded(g), verify_expanded);
 #pragma once
@@ -33,8 +33,8 @@ constexpr T verified(T x, [[maybe_unused]] Verify verify) {
 namespace weft::graph {
 
 namespace detail {
-/// A number for each extent: what its formula gives for made-up numbers of those that have none. Equal
-/// extents with different formulas have equal numbers.
+/// A number for each extent: the value of its formula, with made-up numbers for extents without a formula.
+/// Equal extents with different formulas have equal numbers.
 class sampled_extents {
  public:
   constexpr explicit sampled_extents(const symbol_table& dims)
@@ -46,7 +46,7 @@ class sampled_extents {
       if (!known(-2 - i) && !has_formula[representative(i)]) set(i, made_up(i));
     for (int i = 0; i < dims.symbols.size(); ++i) {
       compute_formulas();
-      if (!known(-2 - i)) set(i, made_up(i));  // formulas in a circle
+      if (!known(-2 - i)) set(i, made_up(i));  // cyclic formulas
     }
   }
   constexpr double operator()(index_t e) const {
@@ -146,7 +146,7 @@ constexpr broken_promise verify_expanded(const compute_graph& g) {
   return verify_graph(g);
 }
 
-/// Of a joint graph whose ops are expanded (autodiff::with_cotangents): cotangents have the types and shapes
+/// For a joint graph whose ops are expanded (autodiff::with_cotangents): cotangents have the types and shapes
 /// of their leaves.
 constexpr broken_promise verify_cotangents(const compute_graph& g) {
   for (int i = 0; i < g.size(); ++i) {
@@ -175,8 +175,8 @@ constexpr broken_promise verify_views(const compute_graph& g) {
   return verify_expanded(g);
 }
 
-/// After `fuse`: every node that can be fused is in exactly one group, in order, and is of the group's space
-/// or a value of its rows.
+/// After `fuse`: every node that can be fused is in exactly one group, in order, and has the group's space or
+/// is a row value of it.
 constexpr broken_promise verify_fusion(const compute_graph& g, const fusion& f) {
   sequence<int> seen(g.size(), 0);
   for (int k = 0; k < f.groups.size(); ++k) {

@@ -22,10 +22,10 @@ constexpr view_kind view_kind_of(const node& n) {
 /// The layouts of the views of a graph. All other values are contiguous, and so are reshapes of them.
 class view_layouts {
  public:
-  /// Copies the symbols: those of strides are not part of the program.
+  /// Copies the symbols: those used for strides are not part of the program.
   constexpr explicit view_layouts(const symbol_table& dims) : dims_(dims) {}
 
-  /// A view of a value of `g`, before it is a node.
+  /// A view of a value of `g` that is not yet a node.
   struct description {
     bool legal = true, is_contiguous = true;
     layout at{};
@@ -84,8 +84,8 @@ constexpr int reshaped_from(const compute_graph& g, int id) {
 
 namespace detail {
 
-/// `g` with copies inserted so that every view has an operand in memory, and every reshape is possible by
-/// strides.
+/// `g` with copies inserted so that every view has an operand in memory, and strides can express every
+/// reshape.
 constexpr compute_graph with_legal_reshapes(const compute_graph& g) {
   view_layouts layouts(g.dims);
   return rewritten(g, [&](compute_graph& to, node n) {
