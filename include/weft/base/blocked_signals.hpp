@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Writing without the signals that would terminate the process.
+// Writing without signals that would terminate the process.
 //
 //   const blocked_signals blocked{SIGPIPE, SIGXFSZ};
 //   if (::write(file, text, size) < 0) ...   // errno is EPIPE, EFBIG
@@ -14,8 +14,8 @@
 
 namespace weft {
 
-/// Blocks signals during its lifetime, in this thread and in threads that it starts. Those that arrive
-/// meanwhile are discarded, unless they were pending before. Preserves errno.
+/// Blocks signals during its lifetime, in this thread and in threads that it starts. Signals that arrive
+/// meanwhile are discarded, unless they were already pending. Preserves errno.
 class blocked_signals {
  public:
   blocked_signals(std::initializer_list<int> signals) {

@@ -3,7 +3,7 @@
 //
 // Code that depends on the instruction set is in an inline namespace named after it, so that two units built
 // with different -m flags fail to link instead of crashing on the older machine. Tests that emulate registers
-// (device/cpu/tile_registers.hpp) have one of their own.
+// (device/cpu/tile_registers.hpp) have a namespace of their own.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@
 #define WEFT_WITH_NCCL 0
 #endif
 
-// Functions that are no templates are defined in impl/*.ipp: inline, in each unit that uses them, or, where
-// WEFT_COMPILED is defined, once, in the library weft::compiled.
+// Functions that are not templates are defined in impl/*.ipp: inline in each unit that uses them, or, if
+// WEFT_COMPILED is defined, once in the library weft::compiled.
 #ifdef WEFT_COMPILED
 #define WEFT_DEFINE
 
@@ -78,7 +78,7 @@ template <int Major, int Minor, int Patch, class... Components>
 struct compiled_library {
   static const char here;
 };
-/// Each unit refers to the library of its own version, instruction set and components: others do not link.
+/// Each unit refers to the library of its own version, instruction set and components, so others do not link.
 [[gnu::used, gnu::retain]] static const char* const compiled_library_of_this_unit =
     &compiled_library<WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR, WEFT_VERSION_PATCH, with_tbb<WEFT_WITH_TBB>,
                       with_opencl<WEFT_WITH_OPENCL>, with_cuda<WEFT_WITH_CUDA>,
@@ -94,9 +94,9 @@ namespace weft {
 /// Number of elements, an extent or an offset. Signed, so that differences are safe.
 using index_t = std::int64_t;
 
-/// Whether two addresses are those of the same object or function, as a constant also for inline variables
-/// and templates: with -fsanitize=null g++ treats these as possibly null and does not evaluate a == b where
-/// they differ.
+/// Whether two addresses are those of the same object or function, as a constant expression also for inline
+/// variables and templates: with -fsanitize=null, g++ treats these as possibly null and does not evaluate a
+/// == b where they differ.
 constexpr bool same_object(const void* a, const void* b) {
   if (std::is_constant_evaluated()) return __builtin_constant_p(a == b) && a == b;
   return a == b;

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-/// CRC-32 of `bytes`, after bytes whose CRC-32 is `before`.
+/// CRC-32 of `bytes`, following bytes whose CRC-32 is `before`.
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
 
 }  // namespace weft

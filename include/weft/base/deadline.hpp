@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Until when to wait.
+// The time until which to wait.
 //
 //   const auto deadline = deadline_after(limit);
 //   while (!done() && std::chrono::steady_clock::now() < deadline) ...
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-/// The time at which `limit` is over, of the steady clock. Limits above a century, as milliseconds::max(),
-/// are one: sums of the clock's ticks would overflow. A negative limit is over now.
+/// The time, on the steady clock, at which `limit` ends. Limits above a century, such as milliseconds::max(),
+/// count as a century, since sums of clock ticks would overflow. A negative limit ends immediately.
 inline std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds limit) {
   constexpr std::chrono::hours century(24 * 36'525);
   return std::chrono::steady_clock::now() +

@@ -11,7 +11,7 @@
 
 namespace weft {
 
-/// Owns a file descriptor, or none. Move only.
+/// Owns at most one file descriptor. Move-only.
 class descriptor {
  public:
   /// Takes ownership of `number`; a negative one means none.

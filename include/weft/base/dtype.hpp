@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Element types: of memory, and of computation.
+// Element types, in memory and in computation.
 //
-// f32, f64, i64 and i32 are computed with. bf16, f16, u8 and bool are storage types: ops convert their values
-// to f32 (bf16, f16) or i32 (u8, bool) to compute.
+// f32, f64, i64 and i32 are the types of computation. bf16, f16, u8 and bool are storage types: ops convert
+// their values to f32 (bf16, f16) or i32 (u8, bool) to compute.
 #pragma once
 
 #include <bit>
@@ -73,7 +73,7 @@ struct float16 {
   }
 };
 
-/// Whether T is one of the eight C++ types of elements.
+/// Whether T is one of the eight C++ element types.
 template <class T>
 inline constexpr bool is_element_type =
     std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, bfloat16> ||
@@ -160,8 +160,8 @@ constexpr decltype(auto) visit_type(dtype t, F&& f) {
 }
 
 /// `x` converted to type T, as the op `cast` computes it. To bf16 and f16: rounded to nearest even, from f64
-/// through f32. Floating to integer: truncated; NaN becomes 0, values out of range the nearest integer of T.
-/// Between integers: modulo 2^bits. To bool: whether it is not 0.
+/// through f32. Floating to integer: truncated; NaN becomes 0, and values out of range become the nearest
+/// integer of T. Between integers: modulo 2^bits. To bool: whether it is not 0.
 template <element T, class From>
 constexpr T converted(From x) {
   if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>) {
@@ -192,7 +192,7 @@ struct any_number {
     if constexpr (is_floating(dtype_of<T>)) return {std::bit_cast<std::int64_t>(static_cast<double>(x))};
     else return {static_cast<std::int64_t>(x)};
   }
-  /// The number x as an element of type `t`; for f32 not yet rounded.
+  /// The number x as an element of type `t`; for f32 it is not yet rounded.
   template <class Number>
   static constexpr any_number of(dtype t, Number x) {
     if (t == dtype::f32 || t == dtype::f64) return of(static_cast<double>(x));
@@ -206,8 +206,8 @@ struct any_number {
   }
 };
 
-/// The dtype that a number of the C++ type `Number` takes beside a tensor of dtype `t`: `t`, unless the
-/// number is of a higher category (bool, integer, floating), then i64 or f32. PyTorch's rule for Python
+/// The dtype of a number of the C++ type `Number` when it is combined with a tensor of dtype `t`: `t`, unless
+/// the number is of a higher category (bool, integer, floating); then i64 or f32. PyTorch's rule for Python
 /// scalars.
 template <class Number>
 constexpr dtype number_beside(dtype t) {
@@ -216,8 +216,8 @@ constexpr dtype number_beside(dtype t) {
   return t == dtype::boolean && !std::is_same_v<Number, bool> ? dtype::i64 : t;
 }
 
-/// The common dtype of operands `a` and `b`: PyTorch's promotion of tensors. Floating over integer over bool,
-/// then the wider; bf16 with f16 gives f32.
+/// The common dtype of operands `a` and `b`: PyTorch's promotion of tensors. Floating takes precedence over
+/// integer, and integer over bool; within a category, the wider type. bf16 with f16 gives f32.
 constexpr dtype promoted(dtype a, dtype b) {
   if (a == b) return a;
   if (is_floating(a) && is_floating(b)) {

@@ -23,22 +23,22 @@ struct error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Extents that do not fit, found at run time.
+/// Extents that do not match, found at run time.
 struct shape_error : error {
   using error::error;
 };
 
-/// An invalid value: changed in place, out of range, without a gradient.
+/// An invalid value, or a tensor that cannot be used: changed in place, out of range, without a gradient.
 struct value_error : error {
   using error::error;
 };
 
-/// A loss that is infinite or not a number.
+/// A loss that is infinite or NaN.
 struct non_finite_error : value_error {
   explicit non_finite_error(std::int64_t number)
       : value_error("weft: step: the loss of micro-batch " + std::to_string(number) + " is not finite"),
         micro_batch(number) {}
-  std::int64_t micro_batch;  // the first one, by its number among those of all ranks
+  std::int64_t micro_batch;  // the first one, numbered among those of all ranks
 };
 
 /// A device that is missing, failed, or has no kernel for an op.
@@ -46,17 +46,17 @@ struct device_error : error {
   using error::error;
 };
 
-/// Bytes when a device had no more memory; 0: not known.
+/// Bytes at the time when a device had no memory left; 0 if not known.
 struct memory_shortage {
   std::size_t requested = 0;
   std::size_t in_use = 0;
   std::size_t reserved = 0;  // by the allocator
   std::size_t free = 0;      // on the device
-  /// What the allocator could hold for certain.
+  /// What the allocator could certainly hold.
   std::size_t attainable() const { return reserved + free; }
 };
 
-/// A device without enough memory. The allocator releases cached blocks and retries on this error only.
+/// A device with too little memory. The allocator releases cached blocks and retries only on this error.
 struct out_of_memory_error : device_error {
   using device_error::device_error;
   out_of_memory_error(const std::string& message, const memory_shortage& s)
@@ -85,7 +85,7 @@ struct usage_error : error {
 };
 
 /// A part of a message: text, a number, or a value for which `to_string(value)` is a std::string, such as a
-/// shape. Refers to what it is made of.
+/// shape. Refers to the object it is made from.
 class message_part {
  public:
   message_part(const char* text) : append_(append_text), text_(text) {}
@@ -138,7 +138,8 @@ class message_part {
 };
 
 namespace detail {
-/// The parts as one text. One function for all messages: each `+` between strings would be code at its place.
+/// The parts as one text. One function for all messages, because each `+` between strings would generate code
+/// where it is used.
 [[gnu::cold, gnu::noinline]] inline std::string joined(std::initializer_list<message_part> parts) {
   std::string message;
   for (const message_part& p : parts) p.append_to(message);

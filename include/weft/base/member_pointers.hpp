@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pointers to the members of an aggregate, by structured bindings.
+// Pointers to the members of an aggregate, found by structured bindings.
 //
 // C++20 has no structured bindings of packs, so there is one line per number of members.
 #pragma once
@@ -26,7 +26,7 @@ consteval std::size_t count_members() {
   else return sizeof...(Found);
 }
 
-/// Converts to base classes of T only: an aggregate whose first element it initialises has a base class.
+/// Converts only to base classes of T: an aggregate whose first element it initialises has a base class.
 template <class T>
 struct any_base_of {
   template <class Base>
@@ -36,8 +36,7 @@ struct any_base_of {
 template <class T>
 inline constexpr bool has_base = requires { T{any_base_of<T>{}}; };
 
-/// Whether an initializer `{}` of the member at this place takes the place of several values: those of an
-/// array's elements.
+/// Whether an initializer `{}` at this place stands for several values, the elements of an array.
 template <class T, std::size_t... Before, std::size_t... After>
 consteval bool is_array_at(std::index_sequence<Before...>, std::index_sequence<After...>) {
   constexpr auto any = [](std::size_t) { return anything{}; };
@@ -45,7 +44,7 @@ consteval bool is_array_at(std::index_sequence<Before...>, std::index_sequence<A
   constexpr bool leaves_room = requires { T{any(Before)..., {}, any(After)...}; };
   return takes_empty && !leaves_room;
 }
-/// Whether a member of T is a C array of more than one element: each of them counts as a member.
+/// Whether a member of T is a C array with more than one element, each of which counts as a member.
 template <class T>
 consteval bool has_array() {
   constexpr std::size_t n = count_members<T>();

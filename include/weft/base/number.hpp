@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Numbers in text: read from what others wrote, such as names of devices, environment variables and files,
-// and written. Neither depends on the locale.
+// Numbers in text: reading them from external text, such as names of devices, environment variables and
+// files, and writing them. Neither depends on the locale.
 //
 //   detail::parse_number<int>("12")    // 12
 //   detail::parse_number<int>("12 ")   // none
@@ -15,7 +15,7 @@
 
 namespace weft::detail {
 
-/// The number that all of `text` is, in decimal digits; none if it is anything else or too large for a T.
+/// The number that `text` as a whole is, in decimal digits; none if it is anything else or too large for a T.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T number{};
@@ -30,7 +30,7 @@ inline std::string number_text(double number, int digits, std::chars_format how)
   const auto [end, error] = std::to_chars(text, text + sizeof text, number, how, digits);
   return error == std::errc() ? std::string(text, end) : std::string();
 }
-/// With `digits` digits after the point.
+/// With `digits` digits after the decimal point.
 inline std::string fixed(double number, int digits) {
   return number_text(number, digits, std::chars_format::fixed);
 }

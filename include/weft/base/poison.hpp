@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Annotations for AddressSanitizer: allocators that keep freed blocks, or return larger ones than requested,
-// would hide errors from it. No-ops without it.
+// Annotations for AddressSanitizer, from which allocators that keep freed blocks, or return larger ones than
+// requested, would otherwise hide errors. No-ops without it.
 //
 //   poison(block, size);                // from now on an access is an error
 //   unpoison(block, bytes);

@@ -20,8 +20,8 @@ namespace weft {
 
 namespace detail {
 
-/// Free blocks of one thread. Sizes are powers of two up to 1 MiB; of each size a thread keeps at most 1 MiB,
-/// or four blocks. Under AddressSanitizer nothing is cached, so that it detects every use after free.
+/// Free blocks of one thread. Sizes are powers of two up to 1 MiB; a thread keeps at most 1 MiB, or four
+/// blocks, of each size. Under AddressSanitizer nothing is cached, so that it detects every use after free.
 class recycled_blocks {
  public:
   static constexpr bool recycles = !poisons;
@@ -45,7 +45,7 @@ class recycled_blocks {
     block* first[sizes];
     int count[sizes];
   };
-  /// Runs at thread exit and leaves lists that are marked full, so that later frees go to the heap.
+  /// Runs at thread exit, and leaves lists that are marked full, so that later frees go to the heap.
   struct cleaner {
     lists* of;
     ~cleaner();
@@ -59,8 +59,8 @@ class recycled_blocks {
 
 }  // namespace detail
 
-/// A subset of std::vector with memory from the block cache of the thread. std::vector is a hundred functions
-/// for each type of elements, which every program would compile (docs/why/0007-what-hello-compiles.md).
+/// A subset of std::vector with memory from the thread's block cache. std::vector is a hundred functions per
+/// element type, which every program would compile (docs/why/0007-what-hello-compiles.md).
 template <class T>
 class recycled_vector {
   static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__,
@@ -118,7 +118,7 @@ class recycled_vector {
   void reserve(std::size_t size) {
     if (size > room_) move_to(size);
   }
-  /// Appends copies of the elements [first, last), which are not of this vector.
+  /// Appends copies of the elements [first, last), which must not be elements of this vector.
   void append(const T* first, const T* last) {
     for (; first != last; ++first) push_back(*first);
   }
@@ -177,7 +177,7 @@ namespace detail {
 /// Destroys the object that make_recycled has placed beside it.
 struct recycled_object {
   void* object = nullptr;
-  void (*destroy)(void*) = nullptr;  // null until the object is there
+  void (*destroy)(void*) = nullptr;  // null until the object is constructed
 
   recycled_object() = default;
   recycled_object(const recycled_object&) = delete;
@@ -187,12 +187,12 @@ struct recycled_object {
   }
 };
 
-/// Memory for an object of `bytes` bytes, in one block with what counts its owners.
+/// Memory for an object of `bytes` bytes, in one block with its reference count.
 std::shared_ptr<recycled_object> recycled_memory(std::size_t bytes);
 }  // namespace detail
 
-/// std::make_shared with memory from the block cache of the thread. All types share the functions that count
-/// owners.
+/// std::make_shared with memory from the thread's block cache. All types share the functions for reference
+/// counting.
 template <class T, class... Arguments>
 std::shared_ptr<T> make_recycled(Arguments&&... arguments) {
   static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Time limits that do not count pauses of this process: a job that is stopped as a whole (SIGSTOP, a
-// debugger, a laptop that sleeps) and continues later is not late.
+// debugger, a sleeping laptop) and continues later is not late.
 //
 //   running_clock ran;
 //   while (!done() && ran.elapsed() < limit) ...  // at least 10 times a second
@@ -18,7 +18,7 @@ class running_clock {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// The time since the construction; of a longer time between two calls it counts `longest`.
+  /// The time since construction; a longer time than `longest` between two calls counts as `longest`.
   std::chrono::milliseconds elapsed() {
     const auto now = clock::now();
     elapsed_ += std::min<clock::duration>(now - last_, longest);
@@ -33,7 +33,7 @@ class running_clock {
   clock::duration elapsed_{0};
 };
 
-/// Waits until over(), for `limit` of the time during which this process runs; returns over().
+/// Waits until over(), for at most `limit` of the time during which this process runs; returns over().
 template <class Over>
 bool wait_while_running(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                         std::chrono::milliseconds limit, Over over) {

@@ -36,7 +36,7 @@ digest sha256(std::string_view text);
 /// HMAC-SHA-256 of `text` under `key`.
 digest hmac_sha256(std::string_view key, std::string_view text);
 
-/// Comparison whose time does not depend on the content.
+/// Comparison in a time that does not depend on the content.
 bool equal_in_constant_time(const digest& a, const digest& b);
 
 }  // namespace weft

@@ -30,7 +30,7 @@ inline std::uint64_t xxh_round(std::uint64_t sum, std::uint64_t word) {
   return std::rotl(sum + word * xxh_primes[1], 31) * xxh_primes[0];
 }
 
-/// The sum of the 32-byte stripes from `at`, which is advanced past them; four lanes are independent.
+/// The sum of the 32-byte stripes from `at`, which is advanced past them; the four lanes are independent.
 std::uint64_t xxh_stripes(const char*& at, const char* end, std::uint64_t seed);
 
 }  // namespace detail

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The blocks of a caching allocator: which parts of its segments are free, and which block serves a request.
 //
-// A segment is what the device allocated at once, or a range of addresses whose pages are mapped as needed.
-// Its blocks follow each other without gaps, and no two neighbours are free. Free blocks are in lists by size
-// class, eight per power of two, of which a bit each says whether they are empty, so that a search takes
-// constant time. Which block is found depends on the order of calls alone, not on addresses: a forecast on a
-// device that only counts finds the same.
+// A segment is memory that the device allocated in one piece, or a range of addresses whose pages are mapped
+// as needed. Its blocks follow each other without gaps, and no two adjacent blocks are free. Free blocks are
+// in lists by size class, eight classes per power of two; one bit per list says whether it is empty, so that
+// a search takes constant time. Which block is found depends only on the order of calls, not on addresses, so
+// a forecast on a device that only counts finds the same blocks.
 //
 // Not thread-safe. Memory is not accessed here.
 #pragma once
@@ -37,14 +37,14 @@ struct memory_block {
 
   char* at = nullptr;
   std::size_t bytes = 0;
-  std::size_t granted = 0;                            // of a taken block: the size class of its request
-  memory_block *before = nullptr, *after = nullptr;   // its neighbours in the segment
+  std::size_t granted = 0;                            // for a taken block: the size class of its request
+  memory_block *before = nullptr, *after = nullptr;   // the adjacent blocks of the segment
   memory_block *previous = nullptr, *next = nullptr;  // free blocks of one class
   memory_block *older = nullptr, *newer = nullptr;    // free blocks, by when they were freed
   use is = use::unmapped;
-  bool in_range = false;                    // of addresses whose pages come and go
-  const char* what = "";                    // of a taken block: what is kept there
-  std::shared_ptr<const std::string> name;  // of the tensor there; null: it has none
+  bool in_range = false;                    // of addresses whose pages are mapped and unmapped
+  const char* what = "";                    // for a taken block: what it holds
+  std::shared_ptr<const std::string> name;  // of the tensor in it; null if it has none
   std::vector<std::shared_ptr<queue_use>> uses;
 
   bool is_free() const { return is == use::free; }
@@ -52,19 +52,19 @@ struct memory_block {
   char* end() const { return at + bytes; }
 };
 
-/// Segments and their blocks. Sizes of requests are size classes.
+/// Segments and their blocks. Requested sizes are size classes.
 class block_pool {
  public:
-  /// Blocks up to this size are not split and do not come of larger ones: long-lived small tensors would keep
-  /// large blocks apart.
+  /// Blocks up to this size are not split and are not split off larger ones, since long-lived small tensors
+  /// would keep large blocks from being joined.
   static constexpr std::size_t small = std::size_t{1} << 20;
 
   explicit block_pool(std::size_t max_split_size) : max_split_(max_split_size) {}
   block_pool(const block_pool&) = delete;
   block_pool& operator=(const block_pool&) = delete;
 
-  /// Makes sure that the next `count` blocks need no memory of the host: `add` and `map` make one each,
-  /// `take` one, `unmap` two.
+  /// Ensures that the next `count` blocks need no host memory: `add` and `map` create one each, `take` one,
+  /// `unmap` two.
   void prepare(std::size_t count);
 
   /// A free block of at least `bytes`, split if it is much larger; null if there is none.
@@ -77,17 +77,17 @@ class block_pool {
   /// Removes a segment that is free.
   void remove(memory_block& segment) noexcept;
 
-  /// A range of addresses without memory, of whole pages.
+  /// Adds a range of addresses without memory, in whole pages.
   void add_range(void* at, std::size_t bytes, std::size_t page_bytes);
   struct missing_part {
     memory_block* block = nullptr;
     std::size_t bytes = 0;
   };
-  /// What of the range has to be mapped so that `bytes` are free: the beginning of an unmapped block. Null if
-  /// there is no room.
+  /// The part of the range to map so that `bytes` are free: the beginning of an unmapped block. Null if there
+  /// is no room.
   missing_part to_map(std::size_t bytes) const;
   void map(const missing_part& p) noexcept;
-  /// Whole pages in a block, from `offset` on.
+  /// Whole pages within a block, from `offset` on.
   struct pages {
     std::size_t offset = 0, bytes = 0;
   };
@@ -95,7 +95,7 @@ class block_pool {
   /// Takes pages out of a free block of the range.
   void unmap(memory_block& block, const pages& p) noexcept;
 
-  /// The free block that was freed first; its `newer` the next one. Null if there is none.
+  /// The free block that was freed first; its `newer` is the next one. Null if there is none.
   memory_block* oldest() const { return oldest_; }
   /// The block that holds an address; null if it is in no segment.
   memory_block* holding(const void* address) const;
@@ -110,20 +110,20 @@ class block_pool {
 
  private:
   static constexpr std::size_t classes = 8 * 56;
-  /// What is left of a block that is split serves no small requests.
+  /// The remainder of a split block serves no small requests.
   static constexpr std::size_t least_rest = small + small / 8;
-  /// A request above max_split_ is served by blocks that are at most so much larger.
+  /// A request above max_split_ is served only by blocks that are at most this much larger.
   static constexpr std::size_t slack = std::size_t{20} << 20;
 
   static constexpr std::size_t octave_of(std::size_t bytes) {
     return static_cast<std::size_t>(std::bit_width((bytes - 1) >> 9));
   }
-  /// Index of the class to which so many bytes are rounded up, in order of size.
+  /// Index of the class, in order of size, to which this many bytes are rounded up.
   static constexpr std::size_t class_above(std::size_t bytes) {
     const std::size_t octave = octave_of(bytes);
     return 8 * octave + (bytes - 1) / class_step(octave) % 8;
   }
-  /// The largest class that so many bytes serve.
+  /// The largest class whose requests this many bytes can serve.
   static constexpr std::size_t class_below(std::size_t bytes) {
     return class_above(bytes) - (bytes % class_step(octave_of(bytes)) == 0 ? 0 : 1);
   }
@@ -141,7 +141,7 @@ class block_pool {
 
   memory_block& new_block(char* at, std::size_t bytes, memory_block::use is);
   void forget(memory_block& block) noexcept;
-  /// Makes a block of what is behind the first `bytes`, as its neighbour.
+  /// Splits off the part of a block after the first `bytes`, as a block next to it.
   memory_block& split(memory_block& block, std::size_t bytes) noexcept;
   /// Joins a block with the one behind it.
   void absorb_next(memory_block& block) noexcept;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A device that allocates and computes nothing: a program run on it shows the memory it would take on any
-// device, to the byte, and its amount of work.
+// A device that allocates and computes nothing: a program that runs on it shows, to the byte, the memory it
+// would take on a real device, and its amount of work.
 //
 //   const auto counts = std::make_shared<counting_backend>();
 //   const device nowhere(counts);
 //   ... build the model and run a step there ...
 //   nowhere.memory().figures().peak; counts->work().operations
 //
-// It represents a device that keeps messages between ranks in its own memory, as CPUs do, or with `false` one
-// whose messages are kept on the host, as those of GPUs.
+// It represents a device that keeps messages between ranks in its own memory, as CPUs do, or, with `false`,
+// one whose messages are kept on the host, as for GPUs.
 #pragma once
 
 #include <cstring>
@@ -22,7 +22,7 @@ namespace weft {
 struct device_work {
   double operations = 0;  // multiplications and additions of matrix products
   double bytes =
-      0;  // read and written, if caches held nothing between calls; elements of kernels count as four
+      0;  // read and written, with no caching between calls; kernel elements count as four
 
   friend device_work operator-(const device_work& a, const device_work& b) {
     return {a.operations - b.operations, a.bytes - b.bytes};
@@ -84,7 +84,7 @@ class counting_backend : public backend, private mapped_memory {
     for (const strided& t : operands.in) touch(t);
     for (const strided& t : operands.out)
       if (!t.adds) touch(t);
-      else for (const strided& x : operands.in) touch(x);  // as many elements as are added
+      else for (const strided& x : operands.in) touch(x);  // counts one add per element of an operand
   }
   void synchronize() override {}
 
@@ -96,7 +96,7 @@ class counting_backend : public backend, private mapped_memory {
   void map(void*, std::size_t) override {}
   void unmap(void*, std::size_t) noexcept override {}
 
-  /// Elements along dims with stride 0 are the same one and are counted once.
+  /// Elements along dims with stride 0 are one element and are counted once.
   void touch(double bytes, std::span<const index_t> extents, const index_t* stride) {
     for (std::size_t d = 0; d < extents.size(); ++d)
       if (stride[d] != 0) bytes *= static_cast<double>(extents[d]);

@@ -12,13 +12,13 @@ namespace weft {
 
 /// Which device of a kind is opened, and how.
 struct device_options {
-  int device = -1;      // its number among those of its kind; by default that of the rank
+  int device = -1;      // its number among devices of its kind; by default chosen by the rank
   int local_rank = -1;  // among the ranks of this machine, which take turns where there are fewer devices; by
                         // default as the launcher of the process says (LOCAL_RANK)
   int threads = 0;      // of the CPU; 0: one per core
 };
 
-/// Shared handle; copies refer to the same device and allocator. Two handles made from one backend have
+/// Shared handle; copies refer to the same device and allocator. Two handles created from one backend have
 /// separate allocators and compare unequal.
 class device {
  public:
@@ -29,14 +29,14 @@ class device {
 
   backend& operator*() const { return allocator_->device(); }
   backend* operator->() const { return &allocator_->device(); }
-  /// `what` will be kept there, for lists of what memory is used for; a string that is never freed.
+  /// `what` names what will be kept there, in lists of memory use; a string that is never freed.
   buffer allocate(std::size_t bytes, const char* what = "") const;
   caching_allocator& memory() const { return *allocator_; }
   bool operator==(const device& other) const { return allocator_ == other.allocator_; }
 
-  /// This device, on which parameters are created without memory: they know how they are drawn, and get what
-  /// is theirs when a model is bound to a strategy, or by `materialize`. For models that are larger than what
-  /// a device holds.
+  /// This device, but parameters on it are created without memory: they know how their elements are drawn,
+  /// and receive their elements (or their part of them) when a model is bound to a strategy, or from
+  /// `materialize`. For models that are larger than a device's memory.
   ///   auto model = gpt::create(config, where.deferred());
   ///   auto fixed = create<mlp>(where.deferred());       // sizes are in the type
   device deferred() const {
@@ -51,11 +51,11 @@ class device {
   bool defers_ = false;
 };
 
-/// What the memory of a device is used for, as a table to read.
+/// What the memory of a device is used for, as a human-readable table.
 std::string memory_summary(const device& where);
 
 /// The CPU with one thread per core. Created at the first call and never destroyed, so that tensors may be
-/// static. One for all shared libraries of a process that export symbols to each other.
+/// static. Shared by all shared libraries of a process that export symbols to each other.
 [[gnu::visibility("default")]] const device& default_device();
 
 }  // namespace weft

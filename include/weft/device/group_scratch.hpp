@@ -15,8 +15,8 @@ inline std::size_t group_scratch_bytes(const kernel_call& call) {
   return static_cast<std::size_t>(bytes);
 }
 
-/// That of a native op: of index_add, see sorted_rows; of the derivative of attention in bf16 or f16, a f32
-/// for each query, as there are log-sums.
+/// The scratch memory of a native op: for index_add, see sorted_rows; for the derivative of attention in bf16
+/// or f16, one f32 per log-sum, i.e. per query and head.
 inline std::size_t group_scratch_bytes(const native_code& code, const native_operands& operands) {
   index_t bytes = 0;
   if (code.op == native_op::index_add) bytes = sorted_rows(operands).scratch_bytes;

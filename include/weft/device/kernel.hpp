@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The calling convention of fused kernels, on every device.
 //
-// The space of a kernel is `extent[0..order)`. The last dim is the row, the others count rows. The folded
-// dims of a kernel that folds columns are just before the last one; one that folds rows, too, folds them all.
+// The space of a kernel is `extent[0..order)`. The last dim is the row; the others count rows. If a kernel
+// folds columns, the folded dims are directly before the last one; if it folds rows as well, it folds all
+// dims before the last.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,7 @@ struct kernel_args {
   int folded = 0;  // number of dims before the last that are folded
   index_t row_size() const { return extent[order - 1]; }
   index_t rows() const { return product(0, order - 1 - folded); }  // rows of the result if columns are folded
-  index_t folded_rows() const { return product(order - 1 - folded, order - 1); }  // for each of those
+  index_t folded_rows() const { return product(order - 1 - folded, order - 1); }  // per row of the result
 
   /// Moves the dims `first` to `last` - 1 to just before the last dim.
   void move_before_last(int first, int last) {
@@ -62,11 +63,11 @@ inline row_offsets offsets_of(const kernel_args& args, index_t row, int first, i
 }
 
 /// Blockwise computation of long rows, or of many rows that are folded: each sweep of the code runs over all
-/// blocks before the next one, with the partial results of every block stored in between.
+/// blocks before the next sweep, and the partial results of every block are stored in between.
 struct fold_blocks {
-  int phase;             // the sweep to compute; the number of sweeps for what follows them
+  int phase;             // the sweep to compute; the number of sweeps for what follows
   index_t block, count;  // index of this block, number of blocks
-  void* folds;           // of rows: 8 bytes for each block of each fold; of columns: `sums` of all blocks
+  void* folds;           // for rows: 8 bytes per block and fold; for columns: the `sums` of all blocks
 };
 
 /// The part of the space that one call computes.
@@ -76,22 +77,22 @@ struct kernel_range {
   void* scratch;       // scratch_size units for each scratch row
   const fold_blocks* blocks = nullptr;
   void* sums = nullptr;  // scratch_size units for each fold of columns
-  void* sums_of_run = nullptr;  // the same, for the sums of run_of_rows rows, if these are more
+  void* sums_of_run = nullptr;  // the same for the sums of run_of_rows rows, if there are more rows
 };
 
-/// So many rows are folded before what came of them is folded with that of the rows before: as few additions
-/// after each other as that takes keep long sums accurate.
+/// This many rows are folded into a sum of their own before it is folded with that of the previous rows: the
+/// resulting short chains of additions keep long sums accurate.
 inline constexpr index_t run_of_rows = 128;
 
-/// Scratch memory for a row of `size` elements, in units of 8 bytes, rounded up to vectors of 64 bytes, which
-/// kernels store whole.
+/// Scratch memory for a row of `size` elements, in units of 8 bytes, rounded up to vectors of 64 bytes,
+/// because kernels store whole vectors.
 constexpr index_t scratch_size(index_t size) { return (size + 7) / 8 * 8; }
 
 /// A kernel compiled for the CPU.
 using kernel_function = void (*)(const kernel_args&, const kernel_range&);
 
-/// How the space of a kernel may be divided among threads: any elements; whole rows, which are reduced, and
-/// blocks of which are where columns are, too; or rows and columns of a reduction over columns.
+/// How the space of a kernel may be divided among threads: by any elements; by whole rows, which are reduced
+/// (and blocks of which are, where columns are, too); or by rows and columns of a reduction over columns.
 enum class kernel_division : std::uint8_t { elements, rows, columns };
 
 /// A kernel in all forms that devices may need, with its arguments.
@@ -101,20 +102,20 @@ struct kernel_call {
   kernel_division division{};
   int scratch_rows = 0;
   int sweeps = 0, folds = 0, column_folds = 0;  // of the code
-  bool joins = false;         // launched together with the one before it
+  bool joins = false;         // launched together with the previous one
   bool fixed_row = false;     // whether the size of a row is the same in every run of the program
   void* scratch = nullptr;    // device memory of backend::scratch_bytes
   kernel_args args;
 };
 
-/// How devices with groups of work items fold columns: blocks of rows are folded side by side, and then their
-/// partial results, of 8 bytes each, in an order that is fixed for this number of blocks. It depends on sizes
-/// only, so that results are the same on every device. Where rows are folded, too, a group computes a block,
-/// row by row; otherwise an item computes a column of a block, or a few of them.
+/// How devices with groups of work items fold columns: blocks of rows are folded in parallel, and then their
+/// partial results, of 8 bytes each, in an order that is fixed for this number of blocks. The number depends
+/// only on sizes, so that results are the same on every device. If rows are folded, too, a group computes a
+/// block, row by row; otherwise an item computes one or a few columns of a block.
 struct column_blocks {
   static constexpr index_t wanted_items = index_t{1} << 20, least_rows = 32, most_groups = 2048,
                            rows_of_group = 8, most_scratch = index_t{1} << 27;
-  static constexpr int joined_columns = 8;  // of a group that adds up partial results
+  static constexpr int joined_columns = 8;  // of a group that adds partial results
   index_t blocks = 1, scratch_bytes = 0;
   explicit column_blocks(const kernel_call& call) {
     const index_t columns = std::max<index_t>(call.args.rows() * call.args.row_size(), 1),
@@ -129,17 +130,18 @@ struct column_blocks {
   }
 };
 
-/// How such devices compute a kernel of rows: each group computes one row, or block of rows, at a time. Its
-/// items keep their elements of scratch rows, and their sums of columns, in registers while a row has few
-/// elements for each of 64 items, or of 256. Otherwise a group needs 8 bytes of scratch memory for each
-/// element of each scratch row, and fewer groups than the device has places for run where that would exceed
-/// `most_scratch` bytes; it has as many items as it can, so that few rows are under way and a row that is
-/// read again is still in a cache. `threads`: the most items that a group of the device can have.
+/// How such devices compute a kernel over rows: each group computes one row, or block of rows, at a time. Its
+/// items keep their elements of scratch rows, and their sums of columns, in registers if a row has few
+/// elements for each of 64 items, or of 256. Otherwise a group needs 8 bytes of scratch memory per element of
+/// each scratch row; fewer groups run than the device has room for if they would need more than
+/// `most_scratch` bytes in all. A group then has as many items as possible, so that few rows are in progress
+/// and a row that is read again is still in a cache. `threads`: the maximum number of items in a group of the
+/// device.
 struct row_groups {
   static constexpr int least_items = 64, most_items = 1024;  // of a group
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
-  static constexpr index_t most_elements = 32, most_registers = 128;  // of an item
+  static constexpr index_t most_elements = 32, most_registers = 128;  // per item
   int items = least_items;
   index_t groups = 0, scratch_bytes = 0;
   bool in_registers = false;

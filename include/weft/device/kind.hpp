@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Kinds of devices, which policies and programs choose by name: cuda in gpu/cuda.hpp, opencl in
-// gpu/opencl.hpp, host here. A program compiles the kinds that it includes and no others.
+// gpu/opencl.hpp, host here. A program compiles only the kinds that it includes.
 //
 //   struct npu {                                       // a kind of one's own; docs/adding_a_device.md
 //     static constexpr auto name = "npu";
@@ -22,15 +22,15 @@
 
 namespace weft {
 
-/// What a driver says of one of its devices.
+/// What a driver reports about one of its devices.
 struct device_facts {
   std::string name;              // the product's
   std::size_t memory_bytes = 0;  // of the device; 0: unknown
   std::string version;           // "compute capability 9.0", "OpenCL 3.0"
 };
 
-/// A kind of devices: a name, the devices of this machine by number, and how one is opened. Both throw
-/// device_error if the driver is missing or does not work.
+/// A kind of device: a name, the list of this machine's devices by number, and how to open one. Both
+/// functions throw device_error if the driver is missing or does not work.
 template <class T>
 concept device_kind = requires(const device_options& o) {
   { T::name } -> std::convertible_to<const char*>;
@@ -50,15 +50,15 @@ struct host {
   static device shared() { return default_device(); }
 };
 
-/// Held while a driver is asked for its devices, or opens one: not all can be by several threads at once. A
-/// kind may ask another one.
+/// Held while a driver is asked for its devices or opens one, since not all drivers allow several threads to
+/// do that at the same time. A kind may query another kind.
 [[gnu::cold]] inline std::unique_lock<std::recursive_mutex> drivers_lock() {
   static auto* const mutex = new std::recursive_mutex();
   return std::unique_lock(*mutex);
 }
 
-/// The number of this process among those of its machine, as its launcher says (LOCAL_RANK, or the variable
-/// of Open MPI); 0 if it does not. Throws usage_error if that is no number.
+/// The number of this process among those of its machine, as given by its launcher (LOCAL_RANK, or the
+/// variable of Open MPI); 0 if it gives none. Throws usage_error if the value is not a number.
 [[gnu::cold]] inline int local_rank_of_process() {
   for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"})
     if (const char* const text = std::getenv(name)) {
@@ -85,7 +85,7 @@ template <device_kind Kind>
 }
 
 /// Device `number` of a kind, opened at the first call and then the same for the whole process, so that
-/// tensors on it can be operands of one expression. Never closed. That of the CPU is default_device().
+/// tensors on it can be operands of one expression. Never closed. For the CPU, default_device().
 template <device_kind Kind>
 [[gnu::cold]] device shared_device(int number) {
   if constexpr (requires { Kind::shared(); }) {
@@ -101,15 +101,15 @@ template <device_kind Kind>
   }
 }
 
-/// In a policy: models, and contexts, are on devices of a kind.
+/// In a policy: models and contexts are on devices of a kind.
 ///   policy<on<cuda>, precision::bf16, strategy::fully_sharded<3>>     // bind takes the GPU of each rank
 ///   context_in<on<cuda>, precision::bf16> c;                          // that of LOCAL_RANK, else the first
 ///   const device second = on<cuda>::where({.device = 1});
 template <device_kind Kind>
 struct on {
   using kind = Kind;
-  /// A device of this kind, the same handle for the whole process. Throws device_error if there is none, or
-  /// its driver does not work, usage_error if `o` has a number of threads: the handle is shared.
+  /// A device of this kind; the same handle for the whole process. Throws device_error if there is none or
+  /// its driver does not work, and usage_error if `o` sets a number of threads, because the handle is shared.
   static device where(const device_options& o = {}) {
     if (o.threads != 0)
       refuse<usage_error>(

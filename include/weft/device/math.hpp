@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Elementary functions on lanes: polynomials for f32 and exp of f64, otherwise the C library lane by lane.
 //
-// Infinities, NaN and signed zeros are treated as in IEEE 754. The polynomials are least-squares fits on
-// Chebyshev points, weighted for relative error; tests/unit/device states their errors in ulps.
+// Infinities, NaN and signed zeros follow IEEE 754. The polynomials are least-squares fits on Chebyshev
+// points, weighted for relative error; tests/unit/device states their errors in ulps.
 #pragma once
 
 #include <limits>
@@ -58,11 +58,11 @@ WEFT_INLINE V expm1_reduced(V r) {
   }
 }
 
-/// Adding it rounds to an integer, which is in the last bits of the sum.
+/// Adding it rounds to an integer, which is then in the last bits of the sum.
 template <class V>
 inline constexpr lane<V> magic = is_f32<V> ? lane<V>(0x1.8p23) : lane<V>(0x1.8p52);
 
-/// An integral value of at most 2^22 (f64: 2^51) as an integer; any integer for NaN, for which a C++
+/// An integral value of magnitude up to 2^22 (f64: 2^51) as an integer; any integer for NaN, for which a C++
 /// conversion would be undefined.
 template <class V>
 WEFT_INLINE integers_of<V> integer_of(V whole) {
@@ -70,7 +70,7 @@ WEFT_INLINE integers_of<V> integer_of(V whole) {
   return bits_as<I>(static_cast<V>(whole + magic<V>)) - bits_as<lane<I>>(magic<V>);
 }
 
-/// x = whole log(2) + r with |r| <= log(2) / 2; x must lie within +-200, of f64 within +-1000.
+/// x = whole log(2) + r with |r| <= log(2) / 2; x must lie within +-200 (f64: +-1000).
 template <class V>
 WEFT_INLINE V reduce_by_log2(V x, V& whole) {
   whole = multiply_add(x, lane<V>(1.44269504088896341), magic<V>) - magic<V>;
@@ -101,7 +101,7 @@ WEFT_INLINE V scaled(V y, V whole) {
   }
 }
 
-/// exp(x) for x in [-104, 104], of f64 in [-746, 710], and NaN.
+/// exp(x) for x in [-104, 104] (f64: [-746, 710]) and for NaN.
 template <class V>
 WEFT_INLINE V exp_within(V x) {
   V whole;
@@ -127,7 +127,7 @@ WEFT_INLINE V sqrt(V x) {
 #if __has_builtin(__builtin_elementwise_sqrt)
   if constexpr (!std::is_integral_v<lane<V>>) return __builtin_elementwise_sqrt(x);
 #else
-#if defined(__AVX512F__) && defined(__clang__)  // up to 17
+#if defined(__AVX512F__) && defined(__clang__)  // clang up to 17
   if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_sqrtps512(x, 4);
   if constexpr (std::is_same_v<V, vec<double, 8>>) return __builtin_ia32_sqrtpd512(x, 4);
 #elif defined(__AVX512F__)
@@ -154,7 +154,7 @@ template <class V>
 WEFT_INLINE V exp(V x) {
   if constexpr (detail::is_f32<V>) {
     const auto gone =
-        less(x, splat<V>(-104.f));  // zero: not multiplied down to it, which takes a hundred times as long
+        less(x, splat<V>(-104.f));  // set to zero, as computing it takes a hundred times as long
     return select(gone, V{}, detail::exp_within(select(gone, V{}, lesser(splat<V>(89.f), x))));
   } else if constexpr (detail::is_f64<V>) {
     return detail::exp_within(greater(splat<V>(-746.0), lesser(splat<V>(710.0), x)));
@@ -184,7 +184,7 @@ WEFT_INLINE V log(V x) {
     V y = multiply_add(detail::polynomial(m, c) * m, square, multiply(square, -0.5f));
     y = multiply_add(e, 0.693359375f, m + multiply_add(e, -2.12194440e-4f, y));
     const V infinity = splat<V>(__builtin_inff());
-    y = select(less(x, infinity), y, x);  // infinity and NaN stay
+    y = select(less(x, infinity), y, x);  // infinity and NaN are unchanged
     y = select(equal(x, V{}), -infinity, y);
     return select(less(x, V{}), splat<V>(__builtin_nanf("")), y);
   } else {
@@ -238,7 +238,7 @@ WEFT_INLINE V log1p(V x) {
     const V sum = x + 1.f;
     const auto finite = less(V{}, sum) & less(sum, splat<V>(__builtin_inff()));
     const V lost = select(finite, (x - (sum - 1.f)) / sum, V{});
-    return select(equal(x, V{}), x, log(sum) + lost);  // the sign of zero stays
+    return select(equal(x, V{}), x, log(sum) + lost);  // keeps the sign of zero
   } else {
     return map_lanes(x, [](auto e) { return std::log1p(e); });
   }
@@ -251,7 +251,7 @@ WEFT_INLINE V expm1(V x) {
     const V clamped = greater(splat<V>(-20.f), lesser(splat<V>(89.f), x));
     V whole;
     const V r = detail::reduce_by_log2(clamped, whole);
-    const auto less_one = detail::integer_of(whole) - 1;  // halves, because 2 to the 128 is no number
+    const auto less_one = detail::integer_of(whole) - 1;  // half of it, because 2^128 is not a float
     const V half = detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(less_one));
     const V y = multiply(multiply_add(half, detail::expm1_reduced(r), half - 0.5f), 2.f);
     return select(equal(x, V{}), x, y);
@@ -296,7 +296,7 @@ WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
   }
 }
 
-/// Sine (quarter 0) or cosine (1) of x; lanes of large magnitude by the C library.
+/// Sine (quarter 0) or cosine (1) of x; lanes of large magnitude use the C library.
 template <class V, class Exact>
 WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
   using I = rebind<V, std::int32_t>;
@@ -361,7 +361,7 @@ WEFT_INLINE V round(V x) {
   if constexpr (detail::is_f32<V>) {
     const V a = abs(x);
     const V whole = detail::with_sign_of(x, (a + 8388608.f) - 8388608.f);
-    return select(less(a, splat<V>(8388608.f)), whole, x);  // 2^23: beyond, and NaN, are whole or stay
+    return select(less(a, splat<V>(8388608.f)), whole, x);  // 2^23: larger values are integers; NaN stays
   } else {
     return map_lanes(x, [](auto e) { return std::nearbyint(e); });
   }

@@ -2,12 +2,12 @@
 // Device memory: a caching allocator, and buffers that return to it.
 //
 // Freed blocks are cached and reused, so that a steady training step does not allocate from the device. Small
-// blocks serve requests of their size class alone; larger ones are split, and joined again (block_pool.hpp).
-// Under AddressSanitizer free blocks, and the part of a block beyond the requested bytes, are poisoned.
+// blocks serve only requests of their size class; larger ones are split, and joined again (block_pool.hpp).
+// Under AddressSanitizer, free blocks and the part of a block beyond the requested bytes are poisoned.
 //
-// A freed block may be reused while queued work still reads it, as all work of a device is queued in one
-// order (device/backend.hpp): what the next owner queues comes after it. Other queues that use a block are
-// noted by `record_use`; it is not reused before they are done with it.
+// A freed block may be reused while queued work still reads it, because all work of a device is queued in one
+// order (device/backend.hpp), and what the next owner queues comes after it. Uses by other queues are noted
+// with `record_use`; the block is not reused before they are over.
 #pragma once
 
 #include <algorithm>
@@ -43,26 +43,27 @@ class caching_allocator {
     void* memory;
   };
   /// A block of at least `bytes` bytes, which will hold `what`. Throws out_of_memory_error, which lists the
-  /// largest blocks in use, if the device has no more after all cached memory went back to it.
+  /// largest blocks in use, if the device has no memory left even after all cached memory has been returned
+  /// to it.
   allocation allocate(std::size_t bytes, const char* what = "");
   void deallocate(memory_block& block) noexcept;
 
-  /// What is in a block, for lists of what memory is used for; with the name of another block, if there is
+  /// Sets what a block holds, for lists of memory use; with the name of another block's contents, if it has
   /// one.
   void describe(memory_block& block, const char* what, const memory_block* named = nullptr);
   void set_name(memory_block& block, std::shared_ptr<const std::string> name);
   std::pair<const char*, std::shared_ptr<const std::string>> description_of(const memory_block& block) const;
 
-  /// Another queue uses the block that holds this address: when it is freed, it is not reused before the use
-  /// is over. A use is of one block, for which it may be noted again. False if the address is in no block of
-  /// this allocator.
+  /// Notes that another queue uses the block that holds this address: when the block is freed, it is not
+  /// reused before the use is over. A use belongs to one block, for which it may be noted again. Returns
+  /// false if the address is in no block of this allocator.
   bool record_use(const void* address, std::shared_ptr<queue_use> use);
 
   /// Returns all cached memory to the device.
   void empty_cache();
 
-  /// Limits caching: while more than `bytes` are reserved, the blocks that were freed first go back to the
-  /// device.
+  /// Limits caching: while more than `bytes` are reserved, the blocks that were freed first are returned to
+  /// the device.
   void limit(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     limit_ = bytes;
@@ -78,7 +79,7 @@ class caching_allocator {
   backend& device() const { return *device_; }
   const memory_options& options() const { return options_; }
 
-  /// Figures, options and the largest blocks in use, as a table to read.
+  /// Figures, options and the largest blocks in use, as a human-readable table.
   [[gnu::cold]] std::string summary() const;
 
   /// The size to which a request is rounded up.
@@ -88,9 +89,9 @@ class caching_allocator {
     return (bytes + step - 1) / step * step;
   }
 
-  /// Blocks for one user, as recorded work that goes on using them: while a thread has the pool open, what it
-  /// allocates comes from here, or else from the cached blocks, and what it frees goes here. Nobody else gets
-  /// these blocks before the pool ends or, if it is not sealed, the device has no more memory.
+  /// Blocks for one user, such as recorded work that keeps using them. While a thread has the pool open, it
+  /// allocates from the pool, or else from the cached blocks, and frees to the pool. Nobody else gets these
+  /// blocks before the pool ends or, if it is not sealed, before the device runs out of memory.
   class private_pool {
    public:
     explicit private_pool(caching_allocator& of);
@@ -100,13 +101,13 @@ class caching_allocator {
     /// Only one pool of an allocator can be open at a time: another thread waits.
     void open();
     void close() noexcept;
-    /// From now on the pool keeps its free blocks, whoever needs memory. False, and nothing is sealed, if it
-    /// has lost some since it was made or last asked.
+    /// From now on the pool keeps its free blocks even if others need memory. Returns false, with nothing
+    /// sealed, if it has lost blocks since it was created or last asked.
     bool seal();
 
    private:
     friend caching_allocator;
-    /// So that all blocks, and one more, can be freed.
+    /// Makes room to free all blocks and one more.
     void make_room() {
       const std::size_t most = of_.figures_.blocks + free_.size() + 1;
       if (most > free_.capacity()) free_.reserve(2 * most);
@@ -126,16 +127,16 @@ class caching_allocator {
   /// A block for which the device is asked for memory.
   [[gnu::cold]] memory_block& obtain(std::size_t granted, const char* what);
   memory_block* request(std::size_t granted);
-  /// Maps pages so that so many bytes are free; false if the range has no room.
+  /// Maps pages so that this many bytes are free; returns false if the range has no room.
   bool extend(std::size_t granted);
   /// The range of addresses, reserved at the first call; null if there is none.
   mapped_memory* range();
   [[noreturn, gnu::cold]] void refuse(const out_of_memory_error& e, std::size_t granted, const char* what);
 
   static bool is_over(queue_use& use, bool waits) noexcept;
-  /// Frees blocks that were awaited and are no longer used; all of them, if it waits.
+  /// Frees awaited blocks that are no longer used; with `waits`, all of them.
   void await_uses(bool waits) noexcept;
-  /// Returns the cached memory that was freed first, until no more than so many bytes are reserved.
+  /// Returns the cached memory that was freed first, until at most this many bytes are reserved.
   void trim(std::size_t most) noexcept;
   void return_memory(memory_block& block) noexcept;
   /// Bytes above which memory is returned before more is reserved.
@@ -166,7 +167,7 @@ class caching_allocator {
   std::vector<private_pool*> private_pools_;
   std::mutex opening_;  // held while a private pool is open
   private_pool* open_ = nullptr;
-  std::thread::id user_;  // who has opened it
+  std::thread::id user_;  // the thread that has opened it
   memory_figures figures_;
 };
 
@@ -188,18 +189,18 @@ class buffer {
   explicit operator bool() const { return block_ != nullptr; }
   long use_count() const { return block_.use_count(); }
 
-  /// For lists of what memory is used for: the kind of value that is kept here, a string that is never freed,
-  /// and the name of the tensor.
+  /// For lists of memory use: sets the kind of value that is kept here, a string that is never freed, and the
+  /// name of the tensor.
   void describe(const char* what) const {
     if (block_) block_->allocator->describe(*block_->of, what);
   }
-  /// The same, with the name of what is kept in `like`.
+  /// The same, with the name of the contents of `like`.
   void describe(const char* what, const buffer& like) const {
     if (!block_) return;
     const bool together = like.block_ && like.block_->allocator == block_->allocator;
     block_->allocator->describe(*block_->of, what, together ? like.block_->of : nullptr);
   }
-  /// The same as of `other`, on whichever device that is.
+  /// The same description as that of `other`, which may be on another device.
   void describe_as(const buffer& other) const {
     if (!block_ || !other.block_) return;
     const auto [what, name] = other.block_->allocator->description_of(*other.block_->of);

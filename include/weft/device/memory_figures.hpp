@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Statistics of an allocator, and the texts that show them.
+// Statistics of an allocator, and their text form.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ struct memory_figures {
   std::size_t awaited = 0;        // bytes of freed blocks that other queues still use
   std::size_t largest_free = 0;   // bytes of the largest cached block
   std::size_t blocks = 0;         // held by buffers
-  std::size_t returned = 0;       // times that a part of the cache went back to the device
-  std::size_t retries = 0;        // requests for which all of it did, as the device had no more
+  std::size_t returned = 0;       // times that a part of the cache was returned to the device
+  std::size_t retries = 0;        // requests for which all of it was, as the device had no more
   std::size_t failures = 0;       // requests for which that did not help
 };
 
 namespace detail {
 [[gnu::cold]] std::string bytes_text(std::size_t bytes);
-/// The largest blocks in use, a line each.
+/// The largest blocks in use, one per line.
 [[gnu::cold]] std::string largest_blocks(const block_pool& pool, std::size_t most);
 [[gnu::cold]] std::string out_of_memory_text(std::string_view error, const char* what,
                                              const memory_figures& f, const device_room& room);

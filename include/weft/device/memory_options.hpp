@@ -16,20 +16,21 @@ namespace weft {
 struct memory_options {
   static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
-  /// Larger blocks are not split, and serve only requests of about their size: so they can go back to the
-  /// device whole. PyTorch's max_split_size_mb, in bytes.
+  /// Blocks larger than this are not split and serve only requests of about their size, so that they can be
+  /// returned to the device whole. PyTorch's max_split_size_mb, in bytes.
   std::size_t max_split_size = unlimited;
-  /// Part of the device's memory, or of the allocator's limit if that is less, above which the cached blocks
-  /// that were freed first go back to the device before it is asked for more. 0: only when it has no more.
+  /// Fraction of the device's memory, or of the allocator's limit if that is less, above which the cached
+  /// blocks that were freed first are returned before the device is asked for more. 0: only when it has no
+  /// more.
   double garbage_collection_threshold = 0;
-  /// Requests above 1 MiB share one range of addresses, to which memory is mapped page by page, where the
-  /// device can do that: so that requests that grow find room beside blocks that are free.
+  /// On devices that support it, requests above 1 MiB share one range of addresses, to which memory is mapped
+  /// page by page, so that growing requests find room next to free blocks.
   bool expandable_segments = false;
 
   /// "max_split_size_mb:128,garbage_collection_threshold:0.8,expandable_segments:true", each at most once.
-  /// Throws usage_error naming what is wrong.
+  /// Throws usage_error that names the error.
   static memory_options parse(std::string_view text);
-  /// As WEFT_ALLOC_CONF says.
+  /// The options in WEFT_ALLOC_CONF.
   static memory_options from_environment();
 };
 

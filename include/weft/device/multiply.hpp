@@ -2,9 +2,9 @@
 // Products that compilers do not contract with sums, and explicit fused multiply-adds.
 //
 // g++ contracts `a * b + c` within a basic block but not across branches, so the bits of an expression would
-// depend on the code around it. On the CPU, products whose value may be added to something are therefore
-// written `multiply`, and fused operations `multiply_add`: the bits of an element are those of the IEEE
-// operations as written, for single lanes and vectors alike and for any -ffp-contract.
+// depend on the code around it. On the CPU, products that may be added to something are therefore written
+// `multiply`, and fused operations `multiply_add`: the bits of an element are those of the IEEE operations as
+// written, for single lanes and vectors alike and for any -ffp-contract.
 //
 //   y = multiply_add(slope, x, offset);  // one rounding if the instruction set has it
 #pragma once
@@ -78,7 +78,8 @@ WEFT_INLINE V multiply(V a, V b) {
   if constexpr (std::is_floating_point_v<lane<V>>) return detail::of_unknown_origin(static_cast<V>(a * b));
   else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) * bits_as<detail::unsigned_of<V>>(b));
 }
-/// a * b + c, with one rounding if the instruction set has it, else with two; the same in all lanes.
+/// a * b + c, with one rounding if the instruction set supports it, otherwise with two; the same in all
+/// lanes.
 template <class V>
 WEFT_INLINE V multiply_add(V a, V b, V c) {
   if constexpr (detail::has_fma && std::is_floating_point_v<lane<V>>) return detail::fused(a, b, c);

@@ -14,8 +14,8 @@
 
 namespace weft {
 
-/// Of an operand of a product: the dims of a tensor from which its rows and columns are merged, as windows of
-/// an image are. Element (i, j) is that of the i-th row and the j-th column in row-major order.
+/// For an operand of a product: the dims of a tensor from which its rows and columns are merged, as for
+/// windows of an image. Element (i, j) is that of the i-th row and the j-th column in row-major order.
 struct merged_dims {
   struct side {
     int order = 0;
@@ -26,7 +26,7 @@ struct merged_dims {
       for (int d = 0; d < order; ++d) n *= extent[d];
       return n;
     }
-    /// Adds a dim inside the others, as one with the last if both have a common stride.
+    /// Adds a dim inside the others; merges it with the last one if both have a common stride.
     constexpr void add_inner(index_t inner_extent, index_t inner_stride) {
       if (inner_extent == 1) return;
       const int last = order - 1;
@@ -45,9 +45,9 @@ struct strided {
   dtype type = dtype::f32;
   shape extents{};
   index_t stride[max_order]{};
-  bool adds = false;  // of a result: it is added to what the memory holds
-  /// If not null: where rows and columns are; the last two strides are those of a copy, one of them 1. Only
-  /// for devices that ask for it, backend::multiplies_merged.
+  bool adds = false;  // for a result: it is added to the contents of the memory
+  /// If not null, where rows and columns are; the last two strides are then those of a copy, one of them 1.
+  /// Only for devices that support it, backend::multiplies_merged.
   const merged_dims* merged = nullptr;
 
   template <class T>
@@ -82,7 +82,7 @@ struct native_operands {
   std::span<const strided> out;
   const attributes& at;
   std::uint64_t random = 0;  // key of the program's random numbers
-  void* scratch = nullptr;   // device memory of backend::native_scratch_bytes; null: there is none
+  void* scratch = nullptr;   // device memory of backend::native_scratch_bytes; null if there is none
 };
 
 class executor;
@@ -95,10 +95,10 @@ struct native_call : native_operands {
 /// The function of a native op on the CPU.
 using native_function = void (*)(const native_call&);
 
-/// The native ops of the library, whose code is with each device: device/cpu/native_ops.hpp,
+/// The native ops of the library, whose code is kept with each device: device/cpu/native_ops.hpp,
 /// gpu/native_ops.hpp.
 enum class native_op : std::uint8_t {
-  own,  // any other op: native_code has its code
+  own,  // any other op: native_code holds its code
   product,
   attention,
   attention_backward,
@@ -123,7 +123,7 @@ enum class native_op : std::uint8_t {
 };
 
 /// How an op exchanges messages with other ranks. Other steps of a program run between the start of an
-/// exchange and the first one that reads its result.
+/// exchange and the first step that reads its result.
 enum class exchange : std::uint8_t {
   none,
   waits,     // the op waits for its result
@@ -132,39 +132,41 @@ enum class exchange : std::uint8_t {
 };
 constexpr bool is_started(exchange e) { return e == exchange::in_place || e == exchange::apart; }
 
-/// The ops that select rows or check indices, as users call them; an attribute of native ops, for messages.
+/// The ops, by the names users call them, that select rows or check indices; an attribute of native ops, for
+/// messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
 inline constexpr const char* probability_readers[] = {"bernoulli", "multinomial"};
 inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
 
-/// The code of a native op: a function for the CPU, source text for devices that compile kernels
-/// (gpu/dialect.hpp). Null if there is none, and in an op of the library, which names itself by `op`.
+/// The code of a native op: a function for the CPU, and source text for devices that compile kernels
+/// (gpu/dialect.hpp). Null if there is none, and in an op of the library, which identifies itself by `op`.
 struct native_code {
   native_function cpu = nullptr;
-  /// The body of a loop over `item`s. Operand k is in0, in1, ... and results are out0, ...: in0_load(i),
-  /// out0_store(i, x) by position in memory, in0_extent(d), in0_stride(d), in0_offset(i) of row-major element
-  /// i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and fault() for an invalid
-  /// operand.
+  /// The body of a loop over `item`s. Operand k is in0, in1, ... and results are out0, ...; available are
+  /// in0_load(i) and out0_store(i, x) by position in memory, in0_extent(d), in0_stride(d), in0_offset(i) of
+  /// row-major element i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and fault()
+  /// for an invalid operand.
   const char* text = nullptr;
   /// Number of items, or of tasks; null: one per element of the first result.
   index_t (*items)(const native_operands&) = nullptr;
-  /// Whether it can add its result to the memory's content, as `strided::adds` requests.
+  /// Whether it can add its result to the contents of the memory, as `strided::adds` requests.
   bool adds = false;
-  /// Names for messages, if users know the op by several: indexed by attribute `named_by`.
+  /// Names for messages, if users know the op by several names: indexed by attribute `named_by`.
   const char* const* names = nullptr;
   int named_by = -1;
 
   /// The reason for fault(), for messages; null: an index is out of range.
   const char* fault = nullptr;
-  /// Messages with other ranks: executed by the strategy's hooks (run/execution_hooks.hpp), or, where there
-  /// is one rank, by `cpu` and `text`; without these it is a copy.
+  /// Messages to other ranks: executed by the strategy's hooks (run/execution_hooks.hpp) or, if there is one
+  /// rank, by `cpu` and `text`; without these the op is a copy.
   exchange messages = exchange::none;
   /// Whether its results may have any strides without overlaps; otherwise they are contiguous.
   bool any_result_strides = false;
-  /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
+  /// Whether backward programs recompute the result and do not keep it, because it is larger than the
+  /// operand.
   bool repeats = false;
-  /// Threads of a group, if the threads of a group cooperate, by SHARED_MEMORY and BARRIER: then the text is
-  /// functions and `NATIVE_KERNEL { ... }`, whose body loops over tasks from GROUP_ID in steps of GROUPS.
+  /// Number of threads of a group, if they cooperate by SHARED_MEMORY and BARRIER; the text is then functions
+  /// and `NATIVE_KERNEL { ... }`, whose body loops over tasks from GROUP_ID in steps of GROUPS.
   int threads = 0;
   native_op op = native_op::own;
 

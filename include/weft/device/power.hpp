@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Powers on lanes: a few instructions for common exponents, otherwise logarithm and exponential in f64 for
+// Powers on lanes: a few instructions for common exponents; otherwise logarithm and exponential in f64 for
 // f32, and the C library for f64.
 #pragma once
 
@@ -17,7 +17,7 @@ template <class V>
 WEFT_INLINE bool small_power(V& x, lane<V> y) {
   using T = lane<V>;
   const V one = splat<V>(T(1));
-  if (y == T(0.5) || y == T(-0.5)) {  // of -0 and -infinity as std::pow, not as sqrt
+  if (y == T(0.5) || y == T(-0.5)) {  // for -0 and -infinity as std::pow, not as sqrt
     const V infinity = splat<V>(std::numeric_limits<T>::infinity());
     x = select(equal(x, -infinity), infinity, math::sqrt(static_cast<V>(x + T(0))));
     if (y < 0) x = static_cast<V>(one / x);
@@ -31,8 +31,8 @@ WEFT_INLINE bool small_power(V& x, lane<V> y) {
   return true;
 }
 
-/// 2 to the power y log2(x) for finite x > 0 and any y, in f64 with a relative error of 2^-32 at most; 2^200
-/// and 2^-200 stand for what is beyond them.
+/// 2 to the power y log2(x) for finite x > 0 and any y, in f64 with a relative error of at most 2^-32;
+/// results beyond 2^200 and 2^-200 are replaced by these.
 template <class D>
 WEFT_INLINE D power_of_positive(D x, D y) {
   using U = rebind<D, std::uint64_t>;
@@ -92,7 +92,7 @@ WEFT_INLINE V f32_power(V x, V y) {
   return select(equal(x, one) | equal(y, V{}) | (equal(x, -one) & equal(abs(y), infinity)), one, power);
 }
 
-/// x to the power y; other types than f32 by std::pow.
+/// x to the power y; types other than f32 use std::pow.
 template <class V>
 WEFT_INLINE V any_power(V x, V y) {
   if constexpr (is_f32<V>) x = f32_power(x, y);
@@ -104,7 +104,7 @@ WEFT_INLINE V any_power(V x, V y) {
   return x;
 }
 
-/// Lanes that small_power may take.
+/// Lanes whose exponent small_power may handle.
 template <class V>
 WEFT_INLINE mask_of<V> may_be_small(V y) {
   return (equal(math::round(y), y) | equal(math::abs(y), splat<V>(0.5))) & less_equal(splat<V>(-2), y) &
@@ -112,8 +112,8 @@ WEFT_INLINE mask_of<V> may_be_small(V y) {
 }
 }  // namespace detail
 
-/// x to the power y per lane: within 2 ulp for the exponents -2 to 3 that are whole, 1/2 and -1/2, otherwise
-/// within 0.51 ulp in f32, and std::pow in f64. Each lane depends on its own operands alone; vectors with one
+/// x to the power y per lane: within 2 ulp for the integer exponents -2 to 3 and for 1/2 and -1/2; otherwise
+/// within 0.51 ulp in f32, and std::pow in f64. Each lane depends only on its own operands; vectors with one
 /// exponent are fast.
 template <class V>
 WEFT_INLINE V pow(V x, V y) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Random elements in memory of the host: functions of the index of an element, not of threads and vectors.
+// Random elements in host memory: functions of an element's index, not of threads and vectors.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Vectors of lanes, by the compilers' vector extension; a scalar type is a vector of one lane.
+// Vectors of lanes, based on the compilers' vector extension; a scalar type is a vector of one lane.
 //
 // The same kernel code runs with V = float (the row part of row kernels) and with V = vec<float, 16>.
 // Comparisons return masks: 32-bit lanes of all ones or all zeros, whatever type is compared.
@@ -103,8 +103,8 @@ WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wide
 }
 
 namespace detail {
-/// Loads and stores of the first `n` lanes, fewer than there are; other memory is not accessed, other lanes
-/// are loaded as zero. Written with inline assembly, as the compilers' functions for masks differ and their
+/// Loads and stores the first `n` lanes, fewer than all; other memory is not accessed, and other lanes are
+/// loaded as zero. Written in inline assembly, because the compilers' functions for masks differ and their
 /// header is slow to compile.
 template <class V>
 struct partial {
@@ -280,7 +280,7 @@ template <class V>
 inline constexpr bool is_float_register =
     std::is_same_v<lane<V>, float> && sizeof(V) >= 16 && sizeof(V) <= vector_bytes;
 }  // namespace detail
-/// a where a < b, else b.
+/// a where a < b, otherwise b.
 template <class V>
 WEFT_INLINE V lesser(V a, V b) {
 #if defined(__AVX__)
@@ -291,7 +291,7 @@ WEFT_INLINE V lesser(V a, V b) {
 #endif
   return a < b ? a : b;
 }
-/// a where a > b, else b.
+/// a where a > b, otherwise b.
 template <class V>
 WEFT_INLINE V greater(V a, V b) {
 #if defined(__AVX__)
@@ -329,8 +329,8 @@ WEFT_INLINE V negative(V a) {
   else return difference(V{}, a);
 }
 
-/// The larger value per lane, b of equal ones; NaN if either is, as torch.maximum. A reduction passes
-/// what it has so far as `b`, on which only one instruction depends.
+/// The larger value per lane, b if they are equal; NaN if either is, as torch.maximum. A reduction passes its
+/// accumulator as `b`, on which only one instruction depends.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(b, a), a, b);
@@ -342,14 +342,14 @@ WEFT_INLINE V minimum(V a, V b) {
   else return select(detail::as_mask<V>(a != a), a, lesser(a, b));
 }
 
-/// The first `n` lanes of v, the others of `rest`.
+/// The first `n` lanes of v; the others are those of `rest`.
 template <class V>
 WEFT_INLINE V first_lanes(V v, V rest, index_t n) {
   if (n >= lane_count<V>) return v;
   return select(less(iota<mask_of<V>>(), splat<mask_of<V>>(static_cast<std::int32_t>(n))), v, rest);
 }
 
-/// Reduces the lanes with `f`, halves first; the order depends on the width only.
+/// Reduces the lanes with `f`, halves first; the order depends only on the width.
 template <class V, class F>
 WEFT_INLINE lane<V> fold_lanes(V v, F f) {
   if constexpr (lane_count<V> == 1) return v;

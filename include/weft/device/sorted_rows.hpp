@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // How devices with groups of work items add up rows by index (native_op::index_add).
 //
-// The indices are sorted, each with its position: chunks in the memory of a group, then pairs of sorted lists
-// merged in passes. Tiles of the sorted positions are added up side by side, and where the rows of one index
-// reach over several tiles, their partial sums in the order of the tiles. So the order of every sum depends
-// on the indices alone, and nothing is added up atomically.
+// The indices are sorted together with their positions: first in chunks in group memory; then pairs of sorted
+// lists are merged in passes. Tiles of the sorted positions are added up in parallel; where the rows of one
+// index extend over several tiles, their partial sums are added in the order of the tiles. So the order of
+// every sum depends only on the indices, and no atomic additions are used.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace weft {
 
-/// The parts of that, and the memory that it takes: two lists of keys of 8 bytes, and for each tile a sum
-/// that began in an earlier one and a sum that goes on in the next one.
+/// The parts of this computation, and the memory that it takes: two lists of keys of 8 bytes, and for each
+/// tile one sum that began in an earlier tile and one that continues in the next tile.
 struct sorted_rows {
   static constexpr index_t chunk = 1024, tile = 64;
-  static constexpr index_t least = 32;               // fewer rows are added up one after the other
+  static constexpr index_t least = 32;               // fewer rows are added one after the other
   static constexpr index_t most = index_t{1} << 31;  // half a key holds an index or a position
   index_t count = 0, columns = 0, tiles = 0, passes = 0, scratch_bytes = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Vectors of floats from and to storage types, rounded to nearest even as the scalar conversions of
-// base/dtype.hpp.
+// Conversion of float vectors from and to storage types, rounded to nearest even like the scalar conversions
+// of base/dtype.hpp.
 //
 //   vec<float, 16> v = load_stored<vec<float, 16>>(p);     // p: const bfloat16*
 //   store_rounded(p, v);
@@ -56,7 +56,7 @@ WEFT_INLINE W chosen(mask_of<W> mask, W a, W b) {
 /// Zero-extends 16-bit values to 32-bit lanes.
 template <class V>
 WEFT_INLINE words_of<V> spread(const halves_of<V>& halves) {
-  if constexpr (converts_halves<V>) {  // g++ makes four instructions of a conversion
+  if constexpr (converts_halves<V>) {  // g++ would use four instructions for a conversion
     words_of<V> words;
     asm("vpmovzxwd %1, %0" : "=v"(words) : "v"(in_register<V>(halves)));
     return words;
@@ -88,7 +88,7 @@ WEFT_INLINE V widened(const halves_of<V>& halves, float16) {
   }
 }
 
-/// bf16 in the upper half of each lane; the lower half has to be dropped.
+/// bf16 in the upper half of each lane; the lower half must be dropped.
 template <class V>
 WEFT_INLINE words_of<V> rounded_above(V x) {
   using W = words_of<V>;
@@ -119,7 +119,7 @@ WEFT_INLINE halves_of<V> rounded(V x, float16) {
     using W = words_of<V>;
     const W u = bits_as<W>(x), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
     const W shifted = size - 0x38000000u, normal = (shifted + 0xfffu + (shifted >> 13 & 1u)) >> 13;
-    // The steps of floats from 0.5 on are those of subnormal halves: adding it rounds to them.
+    // The spacing of floats from 0.5 on is that of subnormal halves, so adding 0.5 rounds to them.
     const W subnormal = bits_as<W>(bits_as<V>(size) + 0.5f) - 0x3f000000u;
     const auto below = [&](std::int32_t limit) {
       return less(bits_as<mask_of<W>>(size), mask_of<W>{} + limit);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Attention in tiles (Dao, "FlashAttention-2", 2023) on tensor cores: texts in the words of
+// Attention in tiles (Dao, "FlashAttention-2", 2023) on tensor cores: texts in the vocabulary of
 // tensor_core_words.hpp, for bf16 and f16 with sums and statistics in f32.
 //
-// A group owns a tile of rows, a warp of it 16 MT rows, whose results stay in registers, and visits the tiles
-// of columns that its rows attend to: while it computes with one, the next is copied. A lane has the same
-// elements of a sum of products as of a left factor, so that scores become weights in registers and are never
-// stored. Tiles are [row][feature] in shared memory, laid out so that eight rows of 16 bytes meet no bank
-// twice. With WARPGROUPS, four warps multiply together (warpgroup_words.hpp), and MT is 1. Nothing is added
-// up in device memory and sums are formed in one order: results are deterministic.
+// A group owns a tile of rows, and each of its warps 16 MT rows, whose results stay in registers. The group
+// visits the tiles of columns that its rows attend to; while it computes with one, the next is copied. A lane
+// has the same elements of a sum of products as of a left factor, so that scores become weights in registers
+// and are never stored. Tiles are [row][feature] in shared memory, laid out so that eight rows of 16 bytes
+// have no bank conflicts. With WARPGROUPS, four warps multiply together (warpgroup_words.hpp), and MT is 1.
+// Nothing is accumulated in device memory and sums are formed in a fixed order, so results are deterministic.
 //
-// DEPTH (features, padded to a multiple of 16 with zeros), MT, COLUMNS and PART (columns of which scores are
-// computed at once) are constants of the kernel, ADD_PRODUCT, PAIR_OF and NUMBER_OF words for its type:
-// attention_kernels.hpp. Positions are 32-bit numbers, so that no text divides 64-bit numbers.
+// DEPTH (features, padded with zeros to a multiple of 16), MT, COLUMNS and PART (number of columns whose
+// scores are computed at a time) are constants of the kernel; ADD_PRODUCT, PAIR_OF and NUMBER_OF are the
+// words for its type: attention_kernels.hpp. Positions are 32-bit numbers, so that no text divides 64-bit
+// numbers.
 #pragma once
 
 namespace weft::gpu {

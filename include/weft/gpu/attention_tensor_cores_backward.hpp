@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The derivative of attention on tensor cores: texts that follow those of attention_tensor_cores.hpp. Weights
-// are computed again from the stored logarithms of the sums. MEANS, if it is defined, is scratch memory for a
-// number of each query: the mean of the slopes of its weights, which both kernels need.
+// are recomputed from the stored logarithms of the sums. MEANS, if defined, is scratch memory for one number
+// per query: the mean of the slopes of its weights, which both kernels need.
 #pragma once
 
 namespace weft::gpu {
 
-/// The cotangents of queries: each task is a tile of them, as in forward. in: q, k, v, result, log_sum,
-/// cotangent of the result; out: cotangents of q, k and v.
+/// The cotangents of queries: each task is a tile of them, as in the forward pass. in: q, k, v, result,
+/// log_sum, cotangent of the result; out: cotangents of q, k and v.
 inline constexpr const char* attention_queries_tensor_core_text = R"(
 NATIVE_KERNEL {
   SIZES
@@ -67,8 +67,8 @@ NATIVE_KERNEL {
 }
 )";
 
-/// The cotangents of keys and values: each task is a tile of them, over the queries of its group of heads
-/// that attend to it. Operands as above.
+/// The cotangents of keys and values: each task is a tile of them, and covers the queries of their group of
+/// heads that attend to it. Operands as above.
 inline constexpr const char* attention_keys_tensor_core_text = R"(
 #ifdef MEANS
 #define STAGED 2 /* tiles of columns in a stage: queries, cotangents */

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The texts of attention (device/native.hpp says what their words mean).
+// The texts of attention (device/native.hpp explains their vocabulary).
 #pragma once
 
 namespace weft::gpu {
 
-/// Each item is a row of scores, which are computed twice and never stored: once for their sum, once for the
-/// weighted values.
+/// Each item is a row of scores, which are computed twice and never stored: once for their sum, and once for
+/// the weighted values.
 inline constexpr const char* attention_text = R"(
     long T = in0_extent(1), heads = in0_extent(2), t = item % T, h = item / T % heads, b = item / T / heads;
     long features = in0_extent(3), keys = in1_extent(1), of = h / (heads / in1_extent(2));
@@ -38,8 +38,8 @@ inline constexpr const char* attention_text = R"(
     }
     out1_store(item, log_sum);)";
 
-/// The first items compute the cotangent of one query, over the keys that it attends to; the others those of
-/// one key and its value, over the queries of its group of heads that attend to them.
+/// The first items each compute the cotangent of one query, over the keys that it attends to; the others each
+/// compute those of one key and its value, over the queries of its group of heads that attend to it.
 inline constexpr const char* attention_backward_text = R"(
     long T = in0_extent(1), heads = in0_extent(2), keys = in1_extent(1), group = heads / in1_extent(2);
     long queries = in0_extent(0) * T * heads, of_key = item >= queries, features = in0_extent(3);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Attention in tiles (Dao, "FlashAttention-2", 2023): the texts of groups of threads that cooperate.
+// Attention in tiles (Dao, "FlashAttention-2", 2023): the texts for groups of threads that cooperate.
 //
 // A group owns a tile of rows, whose results stay in registers, and visits the tiles of columns that its rows
-// attend to. Tiles are staged in shared memory as [row or column][feature], four features longer than they
-// are, so that threads that read four features each, of different rows, meet no bank twice. Thread (tx, ty)
-// has rows ty RM to ty RM + RM - 1, of scores the columns tx, tx + TX, ..., of results four features of every
-// 4 TX. Nothing is added up in device memory and sums are formed in one order: results are deterministic.
+// attend to. Tiles are staged in shared memory as [row or column][feature], padded by four features, so that
+// threads that each read four features of different rows have no bank conflicts. Thread (tx, ty) has rows ty
+// RM to ty RM + RM - 1; of the scores, columns tx, tx + TX, ...; of the results, four features of every 4 TX.
+// Nothing is accumulated in device memory and sums are formed in a fixed order, so results are deterministic.
 //
 // DEPTH (features, padded), TX, RM and COLUMNS are constants of the kernel: attention_kernels.hpp.
 #pragma once
@@ -106,8 +106,8 @@ FUNCTION float total_of(SHARED const float* partial) {
 }
 )";
 
-/// Each task is a tile of queries of one head, the last tile of a head first: with a causal mask it has most
-/// to do. in: q, k, v; out: result, log_sum.
+/// Each task is a tile of queries of one head, the last tile of a head first, since it has the most work with
+/// a causal mask. in: q, k, v; out: result, log_sum.
 inline constexpr const char* attention_forward_tiles_text = R"(
 #define SEEN(i, j) SEEN_BY_QUERIES(i, j)
 NATIVE_KERNEL {
@@ -173,8 +173,8 @@ NATIVE_KERNEL {
 }
 )";
 
-/// The cotangents of queries: each task is a tile of them, as in forward. in: q, k, v, result, log_sum,
-/// cotangent of the result; out: cotangents of q, k and v.
+/// The cotangents of queries: each task is a tile of them, as in the forward pass. in: q, k, v, result,
+/// log_sum, cotangent of the result; out: cotangents of q, k and v.
 inline constexpr const char* attention_queries_tiles_text = R"(
 #define SEEN(i, j) SEEN_BY_QUERIES(i, j)
 NATIVE_KERNEL {
@@ -230,8 +230,8 @@ NATIVE_KERNEL {
 }
 )";
 
-/// The cotangents of keys and values: each task is a tile of them, over the queries of its group of heads
-/// that attend to it. Operands as above.
+/// The cotangents of keys and values: each task is a tile of them, and covers the queries of their group of
+/// heads that attend to it. Operands as above.
 inline constexpr const char* attention_keys_tiles_text = R"(
 #define SEEN(i, j) (t0 + COLUMN(j) < length && s0 + ROW(i) < keys && \
                     (!hides || s0 + ROW(i) <= t0 + COLUMN(j) + attribute(1)))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Copies between strided tensors: their texts, and how few dims and how large units a copy has.
+// Copies between strided tensors: their texts, and how dims are merged and elements combined into larger
+// units.
 #pragma once
 
 #include <string>
@@ -8,16 +9,16 @@
 
 namespace weft::gpu {
 
-/// A copy of units of up to 16 bytes: the elements themselves, or several that are next to each other in both
-/// tensors where extents, strides and addresses are multiples of as many. Dims that both tensors traverse as
-/// one are one.
+/// A copy of units of up to 16 bytes. A unit is one element, or several that are adjacent in both tensors, if
+/// extents, strides and addresses are multiples of that number. Dims that both tensors can traverse as one
+/// are merged.
 struct copy_form {
   index_t unit = 0;  // bytes
   int order = 0;
   bool narrow = false;  // positions have 32 bits
   index_t extent[max_order]{}, from[max_order]{}, to[max_order]{};
 
-  /// `most`: bytes of the largest unit.
+  /// `most`: maximum size of a unit in bytes.
   [[gnu::cold]] copy_form(const strided& from, const strided& to, index_t most = 16);
   index_t size() const {
     index_t n = 1;
@@ -32,13 +33,13 @@ struct copy_text_form {
   int order = 1;
   bool narrow = true;
 
-  /// Makes it one that serves this copy, too.
+  /// Extends the form so that it serves this copy, too.
   void add(const copy_form& copy);
   [[gnu::cold]] std::string key() const;
   [[gnu::cold]] std::string source(const char* text) const;
 };
 
-/// Copies the units of one strided tensor to another. The first dim is what remains of a position.
+/// Copies the units of one strided tensor to another. The first dim gets what remains of a position.
 inline constexpr const char* copy_text = R"(
 typedef struct { long at[2], size, extent[ORDER], from[ORDER], to[ORDER]; } PARAMS;
 KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
@@ -52,7 +53,7 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
 )";
 
 /// The same for up to `most_copies` pairs, on devices whose kernels can read addresses from memory. `begin`
-/// counts the units of the pairs before.
+/// is the number of units in the preceding pairs.
 inline constexpr index_t most_copies = 20;
 inline constexpr const char* copies_text = R"(
 typedef struct { long begin, from_address, to_address, extent[ORDER], from[ORDER], to[ORDER]; } PAIR;
@@ -67,7 +68,7 @@ KERNEL weft_kernel(CONSTANT_PARAMS P) {
 }
 )";
 
-/// What both begin with.
+/// The common beginning of both texts.
 inline constexpr const char* copy_words = R"(
 #define OFFSETS(position, by)                                                \
   POSITION rest = position;                                                  \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Matrix products by cuBLASLt, which is opened at run time.
+// Matrix products by cuBLASLt, a library that is opened at run time.
 #pragma once
 
 #include <cublasLt.h>
@@ -16,8 +16,8 @@
 
 namespace weft::gpu {
 
-/// Row-major products. As cuBLASLt's matrices are column-major, it computes the transposed product, C^T = B^T
-/// A^T, in the same memory.
+/// Row-major products. Since cuBLASLt's matrices are column-major, it computes the transposed product, C^T =
+/// B^T A^T, in the same memory.
 class cublaslt {
  public:
   static constexpr std::size_t workspace_bytes = 32u << 20;
@@ -29,16 +29,16 @@ class cublaslt {
     setups_.clear();
     destroy(handle_);
   }
-  /// Number of different products whose descriptors and algorithms are kept. Where there are more, as with
-  /// batches of many lengths, all are asked for again.
+  /// Number of different products whose descriptors and algorithms are kept. If there are more, as with
+  /// batches of many lengths, all of them are looked up again.
   static constexpr std::size_t most_setups = 1024;
 
-  /// Queues c = a b, or c += a b if c.adds, for at most one batch dim, with an epilogue; false if the strides
-  /// are not those of matrices, or cuBLASLt has no algorithm for them. Thread-safe. Throws device_error on
-  /// failure.
+  /// Queues c = a b, or c += a b if c.adds, for at most one batch dim, with an epilogue. Returns false if the
+  /// strides are not those of matrices or cuBLASLt has no algorithm for them. Thread-safe. Throws
+  /// device_error on failure.
   bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream,
                 const product_epilogue& with = {});
-  /// Whether operands of f32 may be rounded to TF32.
+  /// Whether f32 operands may be rounded to TF32.
   void allow_tf32(bool on) { tf32_ = on; }
 
  private:
@@ -54,17 +54,17 @@ class cublaslt {
     [[gnu::cold]] ~setup();
     const cublaslt& of;
     bool found = false;
-    cublasLtMatmulDesc_t product = nullptr;  // its pointer is set under the library's lock
+    cublasLtMatmulDesc_t product = nullptr;  // its pointer is set while the library's lock is held
     cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
 
   /// Alignment up to 16 bytes, which matters for vector loads. Larger alignment must not affect the choice:
-  /// the same product can have another place in an arena when it is recomputed, and another algorithm would
-  /// give other bits.
+  /// when a product is recomputed, it can have another place in an arena, and another algorithm would give
+  /// different bits.
   static index_t alignment(const void* p);
 
-  /// `vector`: of the epilogue.
+  /// `vector`: that of the epilogue.
   std::shared_ptr<const setup> setup_of(const problem& p);
 
   static cudaDataType_t type_of(dtype t);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // NVIDIA GPUs through the CUDA driver. Driver, NVRTC and cuBLASLt are opened at run time: programs start
-// without them, and no nvcc is needed to build them.
+// without them, and building them needs no nvcc.
 //
 //   device gpu(std::make_shared<gpu::cuda_backend>());
 //   policy<on<cuda>, precision::bf16>                       // the GPU of this rank
@@ -19,8 +19,8 @@ namespace weft::gpu {
 /// One NVIDIA GPU, with the CUDA driver as runtime, NVRTC as compiler and cuBLASLt for products.
 class cuda_backend : public jit_backend {
  public:
-  /// `ordinal`: its number for the driver. Throws device_error if there is no such device, or no driver,
-  /// NVRTC or cuBLASLt.
+  /// `ordinal`: the device's number in the driver. Throws device_error if there is no such device, or if the
+  /// driver, NVRTC or cuBLASLt is missing.
   [[gnu::cold]] explicit cuda_backend(int ordinal = 0);
   cuda_backend(const cuda_backend&) = delete;
   cuda_backend& operator=(const cuda_backend&) = delete;
@@ -47,7 +47,7 @@ class cuda_backend : public jit_backend {
   /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
   /// kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override;
-  /// By cuBLASLt's epilogues.
+  /// Uses cuBLASLt's epilogues.
   bool multiply_with(const strided& a, const strided& b, const strided& c,
                      const product_epilogue& with) override;
   void allow_tf32(bool on) override { products_->allow_tf32(on); }
@@ -76,7 +76,7 @@ class cuda_backend : public jit_backend {
   class recorded_graph;
   /// The queue of this thread's calls.
   CUstream stream() const { return is_recording() ? capturing_->stream : queue_.stream; }
-  /// What was captured, which is destroyed if `keeps` is false.
+  /// The captured graph, which is destroyed if `keeps` is false.
   CUgraph captured(bool keeps);
   void end() noexcept {
     release();
@@ -93,10 +93,10 @@ class cuda_backend : public jit_backend {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
     std::vector<char> code;  // until it is kept
-    index_t may_share = 0;   // bytes of group memory that the driver was told of
+    index_t may_share = 0;   // bytes of group memory announced to the driver
   };
 
-  /// With `a` where kernels use instructions of this architecture alone.
+  /// With the suffix `a` if kernels use instructions that only this architecture has.
   [[gnu::cold]] std::string architecture() const {
     return "sm_" + driver_.capability(queue_.device, "") + (limits_.warpgroups ? "a" : "");
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The CUDA driver, opened at run time, and its queue of one device.
+// The CUDA driver, opened at run time, and its queue for one device.
 #pragma once
 
 #include <cuda.h>
@@ -12,11 +12,11 @@
 
 namespace weft::gpu {
 
-/// The file names of a library of CUDA such as "nvrtc", the newest version first: of CUDA 12 and later those
+/// The file names of a CUDA library such as "nvrtc", the newest version first: from CUDA 12 on, the versions
 /// that the driver supports, or all without a driver. Throws device_error if it supports none.
 [[gnu::cold]] std::vector<std::string> cuda_libraries(const std::string& name);
 
-/// The driver functions in use. Names of newer versions are defined by macros.
+/// The driver functions in use. The names of newer versions are defined by macros.
 struct cuda_functions {
   library from{{"libcuda.so.1", "libcuda.so"}};
 #define WEFT_NAME(name) #name
@@ -80,7 +80,7 @@ struct cuda_functions {
 
   /// The devices of this machine. Throws device_error if the driver does not work.
   [[gnu::cold]] std::vector<device_facts> devices() const;
-  /// Its compute capability: "9.0" with ".".
+  /// The device's compute capability: "9.0" with ".".
   [[gnu::cold]] std::string capability(CUdevice device, const char* between) const;
   int attribute(CUdevice_attribute which, CUdevice device) const {
     int value = 0;
@@ -100,8 +100,8 @@ class cuda_queue {
   cuda_queue& operator=(const cuda_queue&) = delete;
   [[gnu::cold]] ~cuda_queue();
 
-  /// During its lifetime a context is current on this thread; then again that of the caller, who may use
-  /// another device, or CUDA in other ways.
+  /// Makes a context current on this thread during its lifetime, and then restores that of the caller, who
+  /// may use another device, or CUDA in other ways.
   class scope {
    public:
     scope(const cuda_functions& cuda, CUcontext context);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Events of the CUDA driver, and streams of the caller's that use memory of a device.
+// Events of the CUDA driver, and the caller's own streams that use memory of a device.
 //
 //   where.memory().record_use(t.data(), std::make_shared<gpu::cuda_stream_use>(gpu, stream));
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace weft::gpu {
 
-/// An event of the driver. Requires the device's context.
+/// An event of the driver. Requires the device's context to be current.
 class cuda_event {
  public:
   explicit cuda_event(const cuda_functions& driver);
@@ -28,11 +28,11 @@ class cuda_event {
   CUevent event_ = nullptr;
 };
 
-/// The use of memory by a stream beside that of its device: PyTorch's record_stream. It ends with what is
-/// queued there when the memory is freed.
+/// The use of memory by a stream other than that of its device: PyTorch's record_stream. It ends with the
+/// work queued on that stream when the memory is freed.
 class cuda_stream_use : public queue_use {
  public:
-  /// Refers to the device, to whose context the stream belongs.
+  /// Keeps a reference to the device; the stream must belong to its context.
   cuda_stream_use(const cuda_backend& gpu, CUstream stream);
 
   void close() noexcept override;
@@ -43,7 +43,7 @@ class cuda_stream_use : public queue_use {
   const cuda_backend& gpu_;
   CUstream stream_;
   bool is_closed_ = false;
-  std::optional<cuda_event> end_;  // then
+  std::optional<cuda_event> end_;  // at that time
 };
 
 }  // namespace weft::gpu

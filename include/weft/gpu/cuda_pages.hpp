@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory of NVIDIA GPUs that is mapped to reserved addresses page by page, for expandable segments.
+// Memory of NVIDIA GPUs that is mapped page by page to reserved addresses, for expandable segments.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace weft::gpu {
 
-/// The pages of one device, which other devices may access if they can: ranks that are threads of one process
-/// exchange pointers (NCCL).
+/// The pages of one device, which other devices may access if they can, because ranks that are threads of one
+/// process exchange pointers (NCCL).
 class cuda_pages : public mapped_memory {
  public:
-  /// Refers to both. Requires the device's context.
+  /// Keeps references to both. Requires the device's context to be current.
   [[gnu::cold]] cuda_pages(const cuda_functions& driver, const cuda_queue& queue);
 
   std::size_t page_bytes() const override { return page_; }

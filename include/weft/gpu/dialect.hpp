@@ -3,17 +3,17 @@
 //
 // Kernel sources are C with these macros for what the two languages name differently: KERNEL, FUNCTION,
 // GLOBAL (pointers to device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID, GLOBAL_ID, their
-// counts, BARRIER, and AWAIT(x), a use of a loaded value: loads before it are issued together, where CUDA's
-// compiler would move each to its first use. CUDA alone has OF_LANE_ACROSS(x, bits), the x of the item whose
-// number differs in these bits, for groups of whole warps of 32. Indices are `long`, which has 64 bits in
-// both. Both languages have the types uint2, uint4 and float4, and _Pragma("unroll").
+// counts, BARRIER, and AWAIT(x), a use of a loaded value: the loads before it are issued together, where
+// CUDA's compiler would move each to its first use. Only CUDA has OF_LANE_ACROSS(x, bits), the x of the item
+// whose number differs in these bits, for groups of whole warps of 32. Indices are `long`, which has 64 bits
+// in both. Both languages have the types uint2, uint4 and float4, and _Pragma("unroll").
 #pragma once
 
 #include <weft/device/kernel.hpp>
 
 namespace weft::gpu {
 
-/// Work items per group, in every kernel that does not say otherwise.
+/// Work items per group, in every kernel that does not specify another number.
 inline constexpr int group_size = row_groups::least_items;
 
 /// The dialect's definitions in OpenCL C.
@@ -92,8 +92,8 @@ FUNCTION void await(uint4& x) { asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z
 #endif
 )";
 
-/// Functions in the dialect for both: conversion of storage types, reductions over a group, random bits
-/// (base/philox.hpp).
+/// Functions in the dialect for both languages: conversion of storage types, reductions over a group, random
+/// bits (base/philox.hpp).
 inline constexpr const char* common_vocabulary = R"(
 typedef long i64; typedef int i32; typedef uchar u8; typedef uchar boolean;
 typedef ushort bf16; typedef ushort f16; typedef float f32;

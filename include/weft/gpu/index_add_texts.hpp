@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The texts of sums of rows by index: device/sorted_rows.hpp says how they are divided.
+// The texts for sums of rows by index: device/sorted_rows.hpp explains how the work is divided.
 //
-// A key is an index and below it the position of its row: keys differ, so they have one order, in which the
-// rows of an index keep theirs. A row with an invalid index has the key of the index after the last one.
+// A key is an index with the position of its row in the lower half. So all keys are different and have one
+// order, in which the rows of an index keep theirs. A row with an invalid index has the key of the index
+// after the last one.
 #pragma once
 
 #include <weft/shape/shape.hpp>
@@ -12,16 +13,16 @@ namespace weft::gpu {
 /// How many keys an item of merge_keys_text writes; a power of two, which divides chunks.
 inline constexpr index_t merged_by_item = 16;
 
-/// Each item is an element of the result.
+/// Each item is one element of the result.
 inline constexpr const char* zero_text = R"(
     out0_store(item, 0);)";
 
-/// Each item is an index of a row without elements.
+/// Each item is one index of a row without elements.
 inline constexpr const char* checked_sum_row_text = R"(
     long row = in0_load(in0_offset(item));
     if (row < 0 || row >= out0_extent(0)) fault();)";
 
-/// Each item is a column of the rows, which are added up in memory.
+/// Each item is one column of the rows, which are added in memory.
 inline constexpr const char* index_add_text = R"(
     for (long n = 0; n < in0_size; ++n) {
       long row = in0_load(in0_offset(n));
@@ -30,7 +31,8 @@ inline constexpr const char* index_add_text = R"(
       out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
     })";
 
-/// What the texts below share. SORTED(p) are the keys after p passes; an item of sums is a column of a tile.
+/// Common definitions of the texts below. SORTED(p) are the keys after p passes; an item of sums is a column
+/// of a tile.
 inline constexpr const char* sorted_keys_text = R"(
 #define SORTED(p) ((GLOBAL ulong*)scratch + (p) % 2 * in0_size)
 #define ROW(key) ((long)((key) >> 32))
@@ -88,7 +90,7 @@ NATIVE_KERNEL {
 }
 )";
 
-/// Each item is 16 keys of two lists that are merged. Where they begin in both lists is found by bisection.
+/// Each item is 16 keys of two lists that are merged. Bisection finds where they begin in both lists.
 inline constexpr const char* merge_keys_text = R"(
     long count = in0_size, length = (long)CHUNK << pass, begin = item * 16, end, low, high, i, j;
     long start = begin / (2 * length) * (2 * length), before = begin - start;
@@ -112,7 +114,7 @@ inline constexpr const char* merge_keys_text = R"(
       to[k] = from_left ? left[i++] : right[j++];
     })";
 
-/// Each item adds up a column of a tile of sorted rows, index by index.
+/// Each item sums a column of a tile of sorted rows, index by index.
 inline constexpr const char* sum_tiles_text = R"(
     ITEM_OF_TILE
     long first = tile * TILE, last = first + TILE < count ? first + TILE : count, at = 0, rest = column;
@@ -141,8 +143,8 @@ inline constexpr const char* sum_tiles_text = R"(
       sum = 0;
     })";
 
-/// Each item is a column of a tile. It adds up the sums of an index whose rows begin in this tile and go on
-/// in the next one.
+/// Each item is a column of a tile. It adds up the sums of an index whose rows begin in this tile and
+/// continue in the next one.
 inline constexpr const char* join_tiles_text = R"(
     ITEM_OF_TILE
     long first = tile * TILE, last = first + TILE;

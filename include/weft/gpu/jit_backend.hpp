@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Devices whose kernels are compiled from source text at run time.
 //
-// OpenCL and CUDA differ in memory, compiler and launch, which they implement below; kernels and their
-// parameters are defined here once for both.
+// OpenCL and CUDA differ in memory, compiler and launch, which they implement in derived classes; kernels and
+// their parameters are defined here once for both.
 #pragma once
 
 #include <algorithm>
@@ -37,25 +37,25 @@ namespace weft::gpu {
 struct compiled_kernel {
   virtual ~compiled_kernel() = default;
   int threads = group_size;  // of a group
-  int fault = 0;             // number of the message of what a native op refuses
+  int fault = 0;             // number of the message for operands that a native op refuses
   index_t group_bytes = 0;   // of GROUP_MEMORY
-  std::optional<digest> key{};  // under which it is to be kept
+  std::optional<digest> key{};  // under which the cache keeps it
 };
 
-/// Parameters of a kernel besides its pointers: 64-bit values in the order of the struct PARAMS, beginning
-/// with the offsets of the pointers.
+/// Parameters of a kernel, apart from its pointers: 64-bit values in the order of the struct PARAMS,
+/// beginning with the offsets of the pointers.
 using parameters = std::vector<index_t>;
 
-/// Base of such devices. Contexts in several threads may share one: kernels and reports of invalid operands
-/// are protected by a lock, which is held until what uses them is queued.
+/// Base of devices that compile kernels at run time. Contexts in several threads may share one: a lock
+/// protects kernels and reports of invalid operands, and is held until the work that uses them is queued.
 class jit_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
-  /// Elements are copied to staging memory, from where the device reads them after what was queued before. It
-  /// is waited for only if they do not fit there.
+  /// Elements are copied to staging memory, from which the device reads them after the work queued before.
+  /// The call waits only if they do not fit there.
   void upload(void* to, const void* from, std::size_t bytes) override;
-  /// Waits once. Throws value_error if a kernel of this thread has reported an invalid operand since its last
-  /// wait.
+  /// Waits once. Throws value_error if a kernel of this thread has reported an invalid operand since the
+  /// thread's last wait.
   void download(void* to, const void* from, std::size_t bytes) override {
     const host_copy one{to, from, bytes};
     finish({&one, 1});
@@ -71,7 +71,8 @@ class jit_backend : public backend {
   void prepare(std::span<const kernel_call* const> kernels) override;
 
   void launch(const kernel_call& call) override;
-  /// One launch, or two where columns are folded in blocks, if kernels can read addresses from memory.
+  /// One launch, or two if columns are folded in blocks, provided that kernels can read addresses from
+  /// memory.
   void launch_together(std::span<const kernel_call* const> calls) override;
   bool launches_together() const override { return true; }
   index_t elements_at_once() const override { return gpu_elements_at_once; }
@@ -83,9 +84,9 @@ class jit_backend : public backend {
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override;
 
-  /// Whether every launch is waited for, so that what fails is reported by the call that failed, with the ops
-  /// of its kernel: slow, to find a kernel that reads or writes where it must not. By default if the
-  /// environment variable WEFT_CHECK_LAUNCHES is set to something else than 0.
+  /// Whether to wait for every launch, so that a failure is reported by the call that failed, with the ops of
+  /// its kernel: slow, for finding a kernel that accesses invalid memory. On by default if the environment
+  /// variable WEFT_CHECK_LAUNCHES is set to anything but 0.
   void check_launches(bool on) { checks_launches_ = on; }
 
   bool is_recording() const override { return recorder_.load() == std::this_thread::get_id(); }
@@ -93,28 +94,29 @@ class jit_backend : public backend {
  protected:
   static constexpr index_t max_groups = 4096;
 
-  /// What native ops of a thread refuse is reported in a word of its own, and thrown when that thread waits;
-  /// threads beyond so many share words.
+  /// What native ops of a thread refuse is reported in the thread's own word, and thrown when that thread
+  /// waits; threads beyond this number share words.
   static constexpr std::size_t fault_words = 64;
-  /// Most random keys of recorded work.
+  /// Maximum number of random keys of recorded work.
   static constexpr std::size_t most_keys = 8192;
-  /// What recorded work refers to besides memory of tensors.
+  /// What recorded work refers to apart from memory of tensors.
   struct recorded_parts {
     staging_memory uploads{};  // read by every execution
     void* keys = nullptr;      // device memory
     bool draws = false;        // whether kernels read keys
     std::bitset<fault_words> reports{};  // where native ops may report an invalid operand
   };
-  /// For devices that record: what begin_recording does before, and end_recording after, the driver's calls.
+  /// For devices that record: begin_recording calls this before, and end_recording calls end_parts after, the
+  /// driver's calls.
   [[gnu::cold]] void begin_parts();
   std::unique_ptr<recorded_parts> end_parts() noexcept {
     const std::lock_guard lock(mutex_);
     recorder_ = std::thread::id();
     return std::move(recorded_);
   }
-  /// Waits, and frees what recorded work referred to.
+  /// Waits, and frees what the recorded work referred to.
   [[gnu::cold]] void release(recorded_parts& parts) noexcept;
-  /// Before recorded work is queued: passes its keys on.
+  /// Called before recorded work is queued: passes on its keys.
   void begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys) {
     if (parts.draws) {
       if (keys.size() > most_keys)
@@ -130,18 +132,18 @@ class jit_backend : public backend {
     if (is_recording()) refuse_recording(what);
   }
 
-  // Called under the lock, except `read`, `write`, `wait` and those of memory, which are also called without
-  // it. Several threads may be in `compile`, `load` and `code_identity` at once.
+  // Called with the lock held, except `read`, `write`, `wait` and the functions for memory, which are also
+  // called without it. Several threads may be in `compile`, `load` and `code_identity` at the same time.
   /// Compiles source text that defines one function weft_kernel. Throws device_error with the compiler's
   /// messages.
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
-  /// What the machine code of a kernel depends on besides its text: name, driver and architecture of the
+  /// What the machine code of a kernel depends on apart from its text: name, driver and architecture of the
   /// device, compiler and its options. Empty if kernels of this device cannot be kept (kernel_cache.hpp).
   virtual std::string code_identity() const { return {}; }
-  /// The machine code of a kernel that was compiled and has run, since some drivers compile at the first run;
-  /// empty if the driver does not give it.
+  /// The machine code of a kernel that was compiled and has run (some drivers compile at the first run);
+  /// empty if the driver does not provide it.
   virtual std::vector<char> code_of(compiled_kernel&) const { return {}; }
-  /// A kernel from machine code. Throws device_error if the driver refuses it.
+  /// Creates a kernel from machine code. Throws device_error if the driver refuses it.
   virtual std::shared_ptr<compiled_kernel> load(std::span<const char> code);
   /// Queues `groups` groups of kernel.threads items. Device pointers can be offsets into an object; if the
   /// device's kernels need the offset separately, it is passed in the first parameters.
@@ -149,15 +151,15 @@ class jit_backend : public backend {
                    index_t groups) = 0;
   /// Whether kernels can use pointers that they read from memory.
   virtual bool reads_pointers() const { return false; }
-  /// What groups of threads can share.
+  /// The limits on what groups of threads can share.
   virtual group_limits limits() const { return {}; }
   /// The dialect's definitions in the device's language.
   virtual const char* dialect() const = 0;
 
-  /// Waits for what is queued. Throws device_error if something of it has failed.
+  /// Waits for all queued work. Throws device_error if any of it has failed.
   virtual void wait() = 0;
 
-  /// To be called after a launch: see check_launches.
+  /// Must be called after a launch: see check_launches.
   template <class Name>
   void finish_launch(Name name) {
     if (!checks_launches_) return;
@@ -168,15 +170,15 @@ class jit_backend : public backend {
     }
   }
 
-  /// Queues a copy to the host, or from it. The memory of the host must stay as it is until `wait` returns.
+  /// Queues a copy to or from the host. The host memory must stay unchanged until `wait` returns.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
   virtual void write(void* to, const void* from, std::size_t bytes) = 0;
 
-  /// Memory of the host that the device reads and writes fastest. Throws out_of_memory_error.
+  /// Host memory that the device reads and writes fastest. Throws out_of_memory_error.
   [[gnu::cold]] virtual void* allocate_staging(std::size_t bytes) { return ::operator new(bytes); }
   [[gnu::cold]] virtual void free_staging(void* memory) noexcept { ::operator delete(memory); }
 
-  /// Waits for what is queued, and frees memory and kernels; to be called while the device still exists.
+  /// Waits for all queued work, and frees memory and kernels; must be called while the device still exists.
   [[gnu::cold]] void release() noexcept {
     try {
       wait();  // copies from staging memory may be queued
@@ -195,15 +197,15 @@ class jit_backend : public backend {
   [[noreturn, gnu::cold]] void refuse_recording(const char* what) const {
     refuse<usage_error>({"weft: ", name(), ": work that is recorded cannot be: it ", what});
   }
-  /// Copies to the host, which may be none, and waits for everything queued. Keeps what was compiled since
-  /// the last wait. Throws value_error if a kernel has reported an invalid operand.
+  /// Makes the given copies to the host, of which there may be none, and waits for everything queued. Keeps
+  /// what was compiled since the last wait. Throws value_error if a kernel has reported an invalid operand.
   void finish(std::span<const host_copy> copies);
   /// One text of a fused kernel, and how it is launched.
   struct part {
     lower::text_form form{};
     index_t folded = 1, blocks = 1, groups = 0;
   };
-  /// The texts of a call, in order. One with no groups is not launched.
+  /// The texts of a call, in order. A text with no groups is not launched.
   std::array<part, 2> parts_of(const kernel_call& call) const;
   void queue(const kernel_call& call, const part& by);
   static std::string key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form);
@@ -211,9 +213,9 @@ class jit_backend : public backend {
     return static_cast<index_t>(reinterpret_cast<std::uintptr_t>(pointer));
   }
   static std::vector<void*> pointers_of(const kernel_call& call, const part& by);
-  /// Appends the parameters of a call to those that there are.
+  /// Appends the parameters of a call to `p`.
   static void append_parameters(const kernel_call& call, const part& by, parameters& p);
-  /// One launch for several calls: its kernel, and the table that this reads (lower::joint_text).
+  /// One launch for several calls: its kernel, and the table that the kernel reads (lower::joint_text).
   struct joint_launch {
     std::string key;
     std::vector<lower::text_part> parts;
@@ -224,14 +226,15 @@ class jit_backend : public backend {
     const kernel_call* call;
     part by;
   };
-  /// The launches for these calls, one after the other. Those of groups of another size are launched alone.
+  /// The launches for these calls, one after the other. Calls whose groups have another size are launched
+  /// alone.
   std::vector<std::vector<one_of_joint>> waves_of(std::span<const kernel_call* const> calls) const;
   static joint_launch joint_launch_of(const std::vector<one_of_joint>& calls);
   void queue(const std::vector<one_of_joint>& calls);
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text, int threads = group_size);
   [[gnu::cold]] std::string source_of(const std::string& text, int threads) const;
-  /// The kernel of this source as it was kept, or else compiled, with a key if it is to be kept. Needs no
-  /// lock.
+  /// The kernel of this source: loaded if it was kept, otherwise compiled, with a key if it is to be kept.
+  /// Needs no lock.
   [[gnu::cold]] std::shared_ptr<compiled_kernel> loaded_or_compiled(const std::string& source);
   void run_native(const char* op, const char* fault, const native_text& by, const native_operands& operands);
   static index_t groups_for(index_t items) {
@@ -250,13 +253,13 @@ class jit_backend : public backend {
   static std::size_t own_fault();
   void* fault_word(std::size_t of) const { return static_cast<std::int32_t*>(faults_) + of; }
   void* faults_ = nullptr;                    // device memory
-  std::bitset<fault_words> natives_pending_;  // whether a native op was launched that no wait has asked about
+  std::bitset<fault_words> natives_pending_;  // whether native ops were launched that no wait has checked
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
     return set && *set && std::strcmp(set, "0") != 0;
   }();
-  // For the tables of joint launches that are not among their parameters. The last one is the largest and in
-  // use; recorded work may refer to the others.
+  // For the tables of joint launches that are not among their parameters. The last one is the largest and is
+  // in use; recorded work may refer to the others.
   std::vector<std::pair<void*, std::size_t>> tables_;
   std::atomic<std::thread::id> recorder_{};
   std::unique_ptr<recorded_parts> recorded_;  // by the recorder
@@ -267,7 +270,7 @@ class jit_backend : public backend {
 const strided& operand(const native_operands& operands, int k);
 
 /// The source of a kernel of a native op for operands of these orders and types. `reads_keys`: whether its
-/// random key can be one of those of recorded work.
+/// random key can be one of the keys of recorded work.
 [[gnu::cold]] std::string native_source(const native_text& by, const native_operands& operands,
                                         bool reads_keys);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The texts of native ops that look up, order and draw elements; device/native.hpp says what words mean.
+// The texts of native ops that look up, order and draw elements; device/native.hpp explains their vocabulary.
 #pragma once
 
 namespace weft::gpu {
@@ -78,7 +78,7 @@ inline constexpr const char* arg_extremum_text = R"(
     }
     out0_store(item, best);)";
 
-/// Each item is an element. Its place in the sorted line is the number of elements that come before it.
+/// Each item is one element. Its place in the sorted line is the number of elements that precede it.
 inline constexpr const char* argsort_text = R"(
     int dim = (int)attribute(0);
     long rest = item, at = 0, to = 0, own = 0, place = 0;

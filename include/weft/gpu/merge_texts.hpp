@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The texts of the ops with which ranks that divide positions merge results of attention to parts of the keys
-// (device/cpu/merge.hpp); device/native.hpp says what words mean.
+// The texts of the ops with which ranks that divide positions merge their results of attention to parts of
+// the keys (device/cpu/merge.hpp); device/native.hpp explains their vocabulary.
 #pragma once
 
 namespace weft::gpu {
 
-/// Each item is an element of the results. In both texts in1 and out1 are the log-sums, which
+/// Each item is one element of the results. In both texts, in1 and out1 are the log-sums, which
 /// merge_log_sums_text changes afterwards.
 inline constexpr const char* merge_results_text = R"(
     long line = item / in0_extent(3), h = line % in0_extent(2);

@@ -19,12 +19,12 @@ namespace detail {
 inline index_t lines_of_result(const native_operands& o) {
   return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
 }
-/// The kernels that add up rows by index, sorted where there is scratch memory for it.
+/// The kernels that sum rows by index, sorted if there is scratch memory for it.
 [[gnu::cold]] std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits);
 }  // namespace detail
 
-/// The kernels of a native op, in their order: those of the library's op that it names, or its own; none if
-/// it has no text. `limits`: those of the device.
+/// The kernels of a native op, in order: those of the library's op that it names, or its own; none if it has
+/// no text. `limits`: those of the device.
 [[gnu::cold]] std::vector<native_text> native_texts_of(const native_code& code, const native_operands& o,
                                                        const group_limits& limits);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Communicator of ranks with an NVIDIA GPU each, over NCCL, beside a group that connects their hosts.
+// Communicator over NCCL, for ranks with an NVIDIA GPU each, in addition to a group that connects their
+// hosts.
 //
 //   run_world(argc, argv, [](communicator& host) {                   // threads, Gloo or MPI
 //     const device where = on<cuda>::where({.local_rank = local_rank_of(host)});
@@ -7,22 +8,22 @@
 //     auto run = bind<policy<on<cuda>, strategy::fully_sharded<>>>(model, optimizer, ranks);
 //     ...
 //
-// Elements in the device's memory are sent by NCCL on a stream of its own, those in memory of the host by the
-// host group, which also finds ranks that are late, lost, or disagree, and names them.
+// NCCL sends elements in device memory, on a stream of its own; the host group sends those in host memory.
+// The host group also detects ranks that are late, lost, or disagree, and names them.
 #pragma once
 
 #include <weft/gpu/nccl_group.hpp>
 
 namespace weft {
 
-/// Communicator over NCCL. All operations of a rank, in all its groups, are called by one thread. A message
-/// in device memory is matched by two messages of the hosts.
+/// Communicator over NCCL. All operations of a rank, in all its groups, must be called by one thread. Each
+/// message in device memory is matched by two messages between the hosts.
 class nccl_communicator : public communicator {
  public:
-  /// Connects the devices of all ranks of `host`, of which it makes groups of its own; `where` is this
-  /// rank's, which no other rank uses. Collective. Throws usage_error if it is not a device of CUDA,
-  /// device_error if NCCL 2.14 or newer is not installed, comm_error or timeout_error if ranks cannot be
-  /// connected.
+  /// Connects the devices of all ranks of `host`, from which it derives groups of its own; `where` is the
+  /// device of this rank, and no other rank may use it. Collective. Throws usage_error if it is not a CUDA
+  /// device, device_error if NCCL 2.14 or newer is not installed, and comm_error or timeout_error if ranks
+  /// cannot be connected.
   nccl_communicator(communicator& host, const device& where, const nccl_options& o = {},
                     std::chrono::milliseconds limit = default_timeout)
       : group_(world(host, where, o, limit)) {}
@@ -32,7 +33,7 @@ class nccl_communicator : public communicator {
   int size() const override { return group_->size; }
   const backend* reaches() const override { return &*group_->owner->where; }
 
-  /// A communicator of NCCL for the new group is formed when it is first needed.
+  /// An NCCL communicator for the new group is formed when it is first needed.
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override;
 
   void abort(const std::string& reason) override;

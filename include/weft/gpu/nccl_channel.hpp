@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A communicator of NCCL with a stream of its own, and the tasks that are queued on it one after another.
+// An NCCL communicator with its own stream, and the tasks that are queued on it one after another.
 //
-// Nothing here blocks: communicators are formed, and calls are made, in NCCL's non-blocking mode. `advance`
-// does what can be done now. A call ends before its kernel is on the stream, so that the next one, and the
-// event behind it, have to wait until the communicator's state says so.
+// Nothing here blocks: communicators are formed, and calls are made, in NCCL's non-blocking mode, and
+// `advance` does what is possible now. A call returns before its kernel is on the stream, so the next call,
+// and the event after it, must wait until the communicator's state says that it is.
 #pragma once
 
 #include <atomic>
@@ -18,19 +18,19 @@
 
 namespace weft::gpu {
 
-/// What an operation queues on a channel's stream: stages, after everything that was queued on the device
-/// before the operation was posted.
+/// What an operation queues on a channel's stream: stages, which run after everything that was queued on the
+/// device before the operation was posted.
 struct nccl_task {
   explicit nccl_task(const cuda_functions& driver) : ready(driver), done(driver) {}
 
-  std::deque<std::function<void()>> stages;  // each makes one call of NCCL, or queues kernels and copies
+  std::deque<std::function<void()>> stages;  // each makes one NCCL call, or queues kernels and copies
   cuda_event ready, done;
   bool may_start = false;  // the ranks have agreed
   bool is_queued = false;  // all of it is on the stream
   std::atomic<bool> is_over = false;
 };
 
-/// The memory of its operands, from which other threads may allocate.
+/// The use of the memory of its operands, from which other threads may allocate.
 class nccl_use : public queue_use {
  public:
   explicit nccl_use(std::weak_ptr<const nccl_task> task) : task_(std::move(task)) {}
@@ -39,13 +39,13 @@ class nccl_use : public queue_use {
     const auto task = task_.lock();
     return !task || task->is_over;
   }
-  void wait() override {}  // the rank has to make calls, and may be the one that waits
+  void wait() override {}  // the rank must make calls, and may itself be waiting
 
  private:
   std::weak_ptr<const nccl_task> task_;
 };
 
-/// A communicator of NCCL, its stream, and its tasks.
+/// An NCCL communicator, its stream, and its tasks.
 class nccl_channel {
  public:
   nccl_channel(const nccl_functions& nccl, const cuda_functions& driver, cuda_backend& gpu, int rank,
@@ -57,19 +57,19 @@ class nccl_channel {
     for (const auto& [memory, bytes] : scratch_) gpu_.deallocate(memory, bytes);
   }
 
-  /// Begins to form the communicator, which every rank must do.
+  /// Starts forming the communicator; every rank must call it.
   [[gnu::cold]] void join(nccl_id id);
   bool is_joined() const { return is_joined_; }
   /// Whether the communicator is formed and its last call is on the stream. Throws comm_error if NCCL reports
   /// an error.
   bool is_settled() const;
 
-  /// Queues a task behind those before, whose operation was posted now.
+  /// Queues a task, whose operation has been posted now, after the previous ones.
   void push(std::shared_ptr<nccl_task> task) { tasks_.push_back(std::move(task)); }
 
   void advance();
 
-  /// One call of NCCL by f(comm, stream), or several as a group.
+  /// Makes one NCCL call, or several as a group, by f(comm, stream).
   template <class F>
   void call(const char* what, F f) {
     const nccl_result result = f(comm_, queue_.stream);
@@ -77,18 +77,18 @@ class nccl_channel {
   }
   CUstream stream() const { return queue_.stream; }
   void copy(void* to, const void* from, std::size_t bytes);
-  /// Memory for one task at a time; the order of the stream separates them. What was smaller is kept: the
-  /// driver would wait for all streams before it frees it.
+  /// Memory for one task at a time; the order of the stream separates tasks. Smaller memory of earlier calls
+  /// is kept, since the driver would wait for all streams before freeing it.
   char* scratch(std::size_t bytes);
 
-  /// Ends what is under way, also on the device.
+  /// Ends all work in progress, also on the device.
   [[gnu::cold]] void abort() noexcept;
 
  private:
-  /// False if there is more to do later.
+  /// Returns false if there is more to do later.
   bool queue_up(nccl_task& task);
 
-  /// Frees the communicator. Ranks that end together wait for each other shortly.
+  /// Frees the communicator. Ranks that end together wait briefly for each other.
   [[gnu::cold]] void leave() noexcept;
 
   const nccl_functions& nccl_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A group of ranks over NCCL: its collectives, and its messages, which have a communicator of NCCL for each
-// pair of ranks.
+// A group of ranks over NCCL: its collectives, and its messages, for which each pair of ranks has an NCCL
+// communicator.
 //
-// NCCL's messages have no tags and block their stream until both sides are there. So both sides agree first,
-// by messages of the host: the higher rank of a pair announces its side, the lower one answers when it has
-// the other side, with a number; both queue the messages of a pair in the order of these numbers.
+// NCCL's messages have no tags and block their stream until both sides are there. So both sides first agree
+// by messages between hosts: the higher rank of a pair announces its side; when the lower rank has the other
+// side, it answers with a number; both queue the messages of the pair in the order of these numbers.
 #pragma once
 
 #include <cstring>
@@ -27,21 +27,21 @@ class nccl_group : public nccl_part {
   ~nccl_group() override { owner->remove(*this); }
 
   const std::shared_ptr<nccl_rank> owner;
-  const std::shared_ptr<communicator> host, letters;  // the latter for what both sides of a message agree on
+  const std::shared_ptr<communicator> host, letters;  // `letters`: for agreeing on messages
   const int rank, size;
-  std::vector<int> members;  // by their ranks in the world
-  std::uint64_t posted = 0;  // collectives
+  std::vector<int> members;  // as ranks of the world
+  std::uint64_t posted = 0;  // number of collectives
 
-  /// The channel of collectives; all ranks begin to form it at the first call.
+  /// The channel of collectives; all ranks start to form it at the first call.
   nccl_channel& collectives();
-  /// Throws the failure, or timeout_error, unless it is formed by then.
+  /// Throws the error of a failed channel, or timeout_error if it is not formed within `limit`.
   [[gnu::cold]] void await_collectives(std::chrono::milliseconds limit);
 
   /// The messages with another rank.
   struct pair_state {
     std::unique_ptr<nccl_channel> channel;
     std::uint64_t next = 0;                                     // number of the next message
-    std::map<std::uint64_t, std::shared_ptr<nccl_task>> later;  // that wait for those before
+    std::map<std::uint64_t, std::shared_ptr<nccl_task>> later;  // that wait for earlier ones
     std::map<int, std::deque<const void*>>
         unmet;  // by tag and direction: those whose other side is not there
   };
@@ -53,9 +53,8 @@ class nccl_group : public nccl_part {
     for (auto& [peer, p] : pairs_) p.channel->abort();
   }
 
-  /// A task whose stages come after what is queued on the device now.
-  /// A task for an operation. The memory of its operands, if it is freed before, is not reused until it is
-  /// over.
+  /// A task for an operation, whose stages come after the work now queued on the device. If the memory of its
+  /// operands is freed earlier, it is not reused until the task is over.
   std::shared_ptr<nccl_task> new_task(const operation& o) const;
 
  private:
@@ -70,7 +69,7 @@ class nccl_group : public nccl_part {
   std::map<int, pair_state> pairs_;
 };
 
-/// A collective: the ranks agree on it, then it is queued.
+/// A collective: it is queued once the ranks have agreed on it.
 class nccl_collective : public nccl_operation {
  public:
   nccl_collective(std::shared_ptr<nccl_group> g, operation o);
@@ -92,7 +91,7 @@ class nccl_collective : public nccl_operation {
     return std::all_of(counts.begin(), counts.end(), [&](index_t c) { return c == counts[0]; });
   }
 
-  /// An operation without a reduction: by a call of NCCL where there is one, else by messages.
+  /// An operation without a reduction: by an NCCL call if there is one for it, otherwise by messages.
   void plan(const operation& o);
   void plan_gather(const operation& o);
   void plan_broadcast(const operation& o);
@@ -100,7 +99,7 @@ class nccl_collective : public nccl_operation {
 
   void plan_reduction();
   void plan_reduction_of_nccl();
-  /// The parts of all ranks that this rank adds, and after them their sums.
+  /// The parts from all ranks that this rank adds, followed by their sums.
   char* parts() { return channel_->scratch(bytes(mine_ * (group_->size + 1))); }
   void send_parts();
   char* sums() { return parts() + bytes(mine_ * group_->size); }
@@ -123,7 +122,8 @@ class nccl_message : public nccl_operation {
  public:
   nccl_message(std::shared_ptr<nccl_group> g, operation o);
 
-  /// Those of one tag meet in the order in which they were posted, although they may arrive at any moment.
+  /// Messages with the same tag are matched in the order in which they were posted, although they may arrive
+  /// at any time.
   void advance() override;
   bool is_over() const override { return has_met_ && send_.is_completed() && (task_->is_over || is_empty()); }
   bool is_queued() const override { return has_met_ && (task_->is_queued || is_empty()); }

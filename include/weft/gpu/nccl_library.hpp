@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The functions of NCCL in use, and their types, declared here: NCCL's header is not needed, and its library
-// is opened at run time.
+// The NCCL functions in use, and their types, declared here: NCCL's header is not needed, and its library is
+// opened at run time.
 #pragma once
 
 #include <cuda.h>
@@ -14,11 +14,11 @@
 
 namespace weft::gpu {
 
-/// Identifies a communicator of NCCL that is being formed: made by one rank, known to all.
+/// Identifies an NCCL communicator that is being formed: created by one rank, known to all.
 struct nccl_id {
   char bytes[128];
 };
-/// Results of calls and states of communicators, with NCCL's values. `in_progress` is no failure.
+/// Results of calls and states of communicators, with NCCL's values. `in_progress` is not a failure.
 enum class nccl_result : int {
   success = 0,
   cuda_error = 1,
@@ -29,15 +29,15 @@ enum class nccl_result : int {
   remote_error = 6,
   in_progress = 7
 };
-/// Options of a communicator as of NCCL 2.14, which later versions complete.
+/// Options of a communicator as of NCCL 2.14; later versions add further ones.
 struct nccl_config {
   std::size_t size = sizeof(nccl_config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21400;
-  int blocking = 0;  // calls return at once; the state of the communicator says how far they are
+  int blocking = 0;  // calls return immediately; the communicator's state tells their progress
 };
 
-/// NCCL's number of an element type for sums; of one that it lacks (bool), that of its bytes.
+/// NCCL's number for an element type in sums; for a type that NCCL lacks (bool), that of a byte.
 constexpr int nccl_type(dtype t) {
   switch (t) {
     case dtype::f64: return 8;
@@ -57,8 +57,8 @@ constexpr int nccl_reduction(reduction op) {
   return numbers[static_cast<int>(op)];
 }
 
-/// NCCL. Throws device_error at construction if it is not installed, or older than 2.14, the first version
-/// whose communicators can be formed without blocking.
+/// NCCL. The constructor throws device_error if NCCL is not installed or is older than 2.14, the first
+/// version whose communicators can be formed without blocking.
 struct nccl_functions {
   using comm = void*;
   library from{{"libnccl.so.2", "libnccl.so"}, &cuda_folders};
@@ -92,7 +92,7 @@ struct nccl_functions {
                          std::to_string(found / 100 % 100) + " is installed; 2.14 or newer is needed");
   }
 
-  /// Throws comm_error, with what NCCL says of it, unless a call has succeeded or is in progress.
+  /// Throws comm_error, with NCCL's message, unless a call has succeeded or is in progress.
   void check(nccl_result result, const char* what, comm c) const {
     if (result != nccl_result::success && result != nccl_result::in_progress) refuse(result, what, c);
   }

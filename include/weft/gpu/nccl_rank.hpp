@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the groups of one rank over NCCL share: the libraries, the device, the operations that are under way,
-// and the failure that ends them all. Waiting and polling advance the operations of all groups.
+// What the NCCL groups of one rank share: the libraries, the device, the operations in progress, and the
+// failure that ends them all. Waiting and polling advance the operations of all groups.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,15 @@
 
 namespace weft {
 
-/// How a communicator over NCCL works; equal on all ranks.
+/// How a communicator over NCCL works; must be equal on all ranks.
 struct nccl_options {
-  /// Sums of floating types follow the tree over ranks that all communicators use, and have its bits: ranks
-  /// exchange parts, add them, and gather the sums. Otherwise NCCL adds, in an order, and with roundings of
-  /// bf16 and f16, that depend on its version and on how the devices are connected.
+  /// Sums of floating types follow the tree over ranks that all communicators use, and are bitwise identical
+  /// to theirs: ranks exchange parts, add them, and gather the sums. If false, NCCL adds; its order, and its
+  /// roundings of bf16 and f16, depend on its version and on how the devices are connected.
   bool fixed_order = true;
-  /// Ranks agree on each collective by the host group before data moves. Otherwise ranks that call different
-  /// operations are not found out: they wait until the time-out, or receive elements of something else.
+  /// Ranks agree on each collective through the host group before data moves. If false, ranks that call
+  /// different operations are not detected: they wait until the time-out, or receive elements of another
+  /// operation.
   bool agrees = true;
 };
 
@@ -30,7 +31,7 @@ namespace weft::gpu {
 
 class nccl_rank;
 
-/// An operation that is under way.
+/// An operation in progress.
 class nccl_operation : public work::state {
  public:
   explicit nccl_operation(std::shared_ptr<nccl_rank> r) : rank_(std::move(r)) {}
@@ -38,21 +39,21 @@ class nccl_operation : public work::state {
   void wait(std::chrono::milliseconds limit) override;
   std::exception_ptr failure() const override;
 
-  /// Does what can be done now. Throws the failure, if it has failed.
+  /// Does what is possible now. Throws the operation's error if it has failed.
   virtual void advance() = 0;
   virtual bool is_over() const = 0;
-  /// Whether the rest needs no more calls of this rank.
+  /// Whether the rest needs no further calls by this rank.
   virtual bool is_queued() const { return is_over(); }
-  /// For messages to people.
+  /// A description for messages to users.
   virtual std::string doing() const = 0;
-  /// The operation of the host group for which it waits; null if it waits for the device.
+  /// The operation of the host group that it waits for; null if it waits for the device.
   virtual const work* host_work() const = 0;
 
  protected:
   std::shared_ptr<nccl_rank> rank_;
 };
 
-/// A part of a rank that has operations under way.
+/// A part of a rank that has operations in progress.
 class nccl_part {
  public:
   virtual ~nccl_part() = default;
@@ -63,7 +64,7 @@ class nccl_part {
 /// What the groups of one rank share.
 class nccl_rank {
  public:
-  /// Throws usage_error if `on` is not a device of CUDA; device_error if NCCL is not installed.
+  /// Throws usage_error if `on` is not a CUDA device, and device_error if NCCL is not installed.
   [[gnu::cold]] nccl_rank(std::shared_ptr<communicator> ranks, const device& on, const nccl_options& o)
       : host(std::move(ranks)), options(o), where(on), gpu(backend_of(on)), sums(driver, gpu.queue()) {}
   nccl_rank(const nccl_rank&) = delete;
@@ -82,11 +83,11 @@ class nccl_rank {
   void add(std::shared_ptr<nccl_operation> o) { under_way_.push_back(std::move(o)); }
 
   void progress();
-  /// Whether an operation besides `one` needs calls of this rank.
+  /// Whether an operation other than `one` needs calls by this rank.
   bool is_needed_beside(const nccl_operation& one) const;
 
   const std::exception_ptr& failure() const { return failure_; }
-  /// Fails everything, on all ranks.
+  /// Fails all operations, on all ranks.
   [[gnu::cold]] void fail(std::exception_ptr why);
 
  private:
@@ -104,9 +105,9 @@ inline bool nccl_operation::poll() {
 }
 inline std::exception_ptr nccl_operation::failure() const { return is_over() ? nullptr : rank_->failure(); }
 
-/// Where nothing else needs this rank, it waits in the host group, whose report names the ranks that are not
-/// there.
-/// An operation with elements in memory of the host, by the host group.
+/// If nothing else needs this rank, it waits in the host group, whose report names the ranks that are
+/// missing.
+/// An operation with elements in host memory, executed by the host group.
 class nccl_host_operation : public nccl_operation {
  public:
   nccl_host_operation(std::shared_ptr<nccl_rank> r, work w, std::string doing)

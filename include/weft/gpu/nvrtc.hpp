@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compilation of CUDA C++ to machine code by NVRTC, which is opened at run time. Does not need a GPU.
+// Compilation of CUDA C++ to machine code by NVRTC, a library that is opened at run time. Does not need a
+// GPU.
 #pragma once
 
 #include <nvrtc.h>
@@ -11,22 +12,22 @@
 
 namespace weft::gpu {
 
-/// The NVRTC library. Throws device_error at construction if it is not installed.
+/// The NVRTC library. The constructor throws device_error if it is not installed.
 class nvrtc_compiler {
  public:
   [[gnu::cold]] nvrtc_compiler();
 
-  /// Its name and version, and the options that it is given.
+  /// NVRTC's name and version, and the options passed to it.
   [[gnu::cold]] std::string version() const;
 
   /// Machine code of `text` for an architecture such as "sm_90", or, if this NVRTC does not know it, PTX for
-  /// the newest one before, which the driver translates. Throws device_error with the compiler's messages, or
-  /// if it knows newer ones alone.
+  /// the newest earlier one, which the driver translates. Throws device_error with the compiler's messages,
+  /// or if NVRTC knows only newer architectures.
   [[gnu::cold]] std::vector<char> compile(const std::string& text, const std::string& architecture) const;
 
  private:
   [[gnu::cold]] void check(nvrtcResult result, const char* function) const;
-  /// The architecture for which it compiles: this one, or "compute_" and a number.
+  /// The architecture for which it compiles: the given one, or "compute_" and a number.
   [[gnu::cold]] std::string target_for(const std::string& architecture) const;
 
   library from_{cuda_libraries("nvrtc"), &cuda_folders};

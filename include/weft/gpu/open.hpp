@@ -22,16 +22,16 @@
 
 namespace weft {
 
-/// A device of this machine, or a kind of devices that cannot be used.
+/// A device of this machine, or a kind of device that cannot be used.
 struct listed_device {
-  std::string name;  // as open_device takes it: "cuda:0"
+  std::string name;  // as open_device accepts it: "cuda:0"
   device_facts facts;
   std::string unusable;  // why it cannot be opened; empty if it can
 };
 
 namespace detail {
 
-/// Calls f(name, kind) for every kind of devices, the fastest first; kind is null if it is not part of this
+/// Calls f(name, kind) for every kind of device, the fastest first; kind is null if it is not part of this
 /// build.
 template <class F>
 void for_each_kind(F f) {
@@ -83,23 +83,22 @@ template <class Kind>
 
 }  // namespace detail
 
-/// Every device of this machine, and the kinds that have none. Opens each to see whether it can be used,
-/// which takes a fraction of a second for a GPU.
+/// Every device of this machine, and the kinds without devices. Opens each device to see whether it can be
+/// used, which takes a fraction of a second for a GPU.
 [[gnu::cold]] std::vector<listed_device> list_devices();
 
-/// A line for each device: name, product, memory, version, and why it cannot be used.
+/// One line per device: name, product, memory, version, and why it cannot be used.
 [[gnu::cold]] std::string devices_text(const std::vector<listed_device>& all);
 
-/// Says on the standard error stream which device is used instead of a faster one, and why.
+/// Prints to stderr which device is used instead of a faster one, and why.
 [[gnu::cold]] inline void print_fallback(const std::string& message) {
   std::fprintf(stderr, "%s\n", message.c_str());
 }
 
-/// Opens "cpu", "opencl" or "cuda", each with the number of a device if it is not to be that of this rank
-/// among the ranks of its machine ("cuda:1"); or "auto", the GPU of CUDA, and if that does not work the CPU,
-/// after telling `fallback` why. Each call opens a device anew, with memory of its own: tensors on one are
-/// not operands of programs on another. Throws device_error if the device does not exist or is not part of
-/// this build.
+/// Opens "cpu", "opencl" or "cuda", optionally with a device number ("cuda:1"); the default is the number of
+/// this rank among those of its machine. "auto" opens the CUDA GPU and, if that fails, the CPU, after telling
+/// `fallback` why. Each call opens a new device with memory of its own: tensors on one cannot be operands of
+/// programs on another. Throws device_error if the device does not exist or is not part of this build.
 [[gnu::cold]] device open_device(const std::string& name, const device_options& o = {},
                                  const std::function<void(const std::string&)>& fallback = print_fallback);
 

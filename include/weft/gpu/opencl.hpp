@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// OpenCL 1.2 devices. The library is opened at run time: programs start without it.
+// OpenCL 1.2 devices. The library is opened at run time, so programs start without it.
 //
-// OpenCL refers to memory by objects rather than addresses. Each object is assigned a range of addresses that
-// nothing else uses, so that weft computes with addresses and offsets as on other devices.
+// OpenCL refers to memory by objects, not addresses. Each object is assigned a range of addresses that
+// nothing else uses, so that weft can compute with addresses and offsets as on other devices.
 //
 //   device gpu(std::make_shared<gpu::opencl_backend>());
 //   policy<on<opencl>, precision::bf16>
@@ -60,7 +60,7 @@ struct opencl_functions {
 class opencl_backend : public jit_backend {
  public:
   /// Opens a device by its number: GPUs first, then devices of other types. Throws device_error if there is
-  /// none.
+  /// none with that number.
   [[gnu::cold]] explicit opencl_backend(int number = 0);
   opencl_backend(const opencl_backend&) = delete;
   opencl_backend& operator=(const opencl_backend&) = delete;
@@ -120,11 +120,11 @@ class opencl_backend : public jit_backend {
   }
   [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function);
 
-  /// Builds the kernel of a program, which is released.
+  /// Builds the kernel of `program`, and releases the program.
   [[gnu::cold]] std::shared_ptr<compiled_kernel> built(cl_program program) const;
 
-  /// The object that contains an address, and the offset in it. The address just after an object is accepted,
-  /// for empty tensors.
+  /// The object that contains an address, and the offset in it. For empty tensors, the address directly after
+  /// an object is accepted.
   place find(const void* memory) const;
 
   opencl_functions cl_;

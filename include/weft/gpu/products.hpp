@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Products of matrices on devices that have no library for them: tiles in the memory of a group.
+// Matrix products on devices without a library for them, computed in tiles in the memory of a group.
 //
 // A group computes a tile of the result. Steps of 16 columns of a and rows of b are staged in the memory that
-// it shares, so that an element is read from device memory once for each tile that needs it: 2 / TILE reads
-// for each multiplication. Every element of the result is summed in the order of k, whatever the tiles.
+// the group shares, so that an element is read from device memory once for each tile that needs it: 2 / TILE
+// reads per multiplication. Every element of the result is summed in the order of k, whatever the tiles.
 #pragma once
 
 #include <string>
@@ -13,25 +13,25 @@
 
 namespace weft::gpu {
 
-/// The tiles of a product: of `tile` x `tile` elements, of which an item computes `item` x `item`.
+/// The tiles of a product: `tile` x `tile` elements, of which an item computes `item` x `item`.
 struct product_tiles {
   static constexpr int depth = 16;
   int tile = 32, item = 4;
 
-  /// The largest tiles that fit the device, and of which there are enough for its groups. More than 32 are
-  /// for devices where a group's memory is faster than that of the device.
+  /// The largest tiles that fit the device and still give its groups enough tiles. Tiles above 32 are for
+  /// devices where a group's memory is faster than that of the device.
   [[gnu::cold]] static product_tiles choose(index_t m, index_t n, index_t batch, dtype type,
                                             const group_limits& limits);
   int threads() const { return tile / item * (tile / item); }
   index_t bytes(dtype type) const;
   index_t count(index_t m, index_t n) const { return ((m + tile - 1) / tile) * ((n + tile - 1) / tile); }
-  /// The kernel for operands of the type of `a` and a result like `c`.
+  /// The kernel for operands with the type of `a` and a result like `c`.
   [[gnu::cold]] std::string source(const strided& a, const strided& c) const;
 };
 
 /// c = a b. Operands are stored as OPERAND, the result as RESULT; T is the type of sums. Item (x, y) of a
-/// group has every SIDEth column from x on and every SIDEth row from y on, so that neighbours read and write
-/// neighbours.
+/// group has every SIDEth column from x on and every SIDEth row from y on, so that adjacent items read and
+/// write adjacent elements.
 inline constexpr const char* product_text = R"(
 typedef struct {
   long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1, batches[4], batch_a[4], batch_b[4], batch_c[4];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reduction of the elements of several ranks on a GPU, with the bits of comm/reduce.hpp: the same tree over
-// ranks, the same types of sums.
+// Reduction of the elements of several ranks on a GPU, bitwise identical to comm/reduce.hpp: the same tree
+// over ranks, and the same types of sums.
 #pragma once
 
 #include <bit>
@@ -13,8 +13,8 @@
 
 namespace weft::gpu {
 
-/// The kernel. Rank r has elements r * count to (r + 1) * count - 1. Ranks are added as a binary counter
-/// counts: level k holds the sum of 2^k ranks.
+/// The kernel. Rank r has elements r * count to (r + 1) * count - 1. Ranks are added in the manner of a
+/// binary counter: level k holds the sum of 2^k ranks.
 inline constexpr const char* rank_sum_text = R"(
 KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, long count) {
   GLOBAL const MEMORY* all = (GLOBAL const MEMORY*)p0;
@@ -46,8 +46,8 @@ class rank_sums {
   rank_sums& operator=(const rank_sums&) = delete;
   [[gnu::cold]] ~rank_sums();
 
-  /// Queues the reduction of `count` elements of each rank into `out`, which may be those of a rank. Requires
-  /// the device's context.
+  /// Queues the reduction of `count` elements of each rank into `out`, which may be the elements of a rank.
+  /// Requires the device's context to be current.
   void queue(dtype type, reduction op, int ranks, const void* all, void* out, index_t count, CUstream stream);
 
  private:

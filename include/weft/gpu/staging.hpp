@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Memory of the host through which small copies from and to a device go, so that the host need not wait for
-// those to the device, and a wait ends several of those from it.
+// Host memory through which small copies from and to a device go, so that the host need not wait for copies
+// to the device, and one wait completes several copies from it.
 //
-// Parts are given out from the beginning on. After a wait, when nothing is in flight, all of it is free
-// again.
+// Parts are given out from the beginning on. After a wait, when nothing is in flight, all of the memory is
+// free again.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace weft::gpu {
 
-/// Parts of a block of memory. Functions may be called from several threads; what is queued for a part is
-/// queued before `lock` is released, so that a wait which begins later includes it.
+/// Parts of a block of memory. Functions may be called by several threads; the work for a part must be queued
+/// before `lock` is released, so that a wait which begins later includes it.
 class staging_memory {
  public:
   static constexpr std::size_t bytes = std::size_t{4} << 20;
 
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
 
-  /// `n` bytes, aligned to 64; null if there are not that many. `allocate(bytes)` is called once. To be
-  /// called under the lock.
+  /// `n` bytes, aligned to 64; null if there is not enough room. `allocate(bytes)` is called once. Must be
+  /// called with the lock held.
   template <class Allocate>
   char* part(std::size_t n, const Allocate& allocate) {
     n = (n + 63) / 64 * 64;
@@ -45,7 +45,7 @@ class staging_memory {
       const auto own = of_.lock();
       if (--of_.waiting_ == 0 && parts_ == of_.parts_) of_.used_ = 0;
     }
-    /// To be called before the wait, under the lock, after the thread's own parts were given out.
+    /// Must be called before the wait, with the lock held, after the thread's own parts were given out.
     void begin() { parts_ = of_.parts_; }
 
    private:
@@ -53,14 +53,14 @@ class staging_memory {
     std::uint64_t parts_ = ~std::uint64_t{0};
   };
 
-  /// The memory, which is no longer given out.
+  /// The memory, from which no more parts are given out.
   void* released() { return std::exchange(memory_, nullptr); }
 
  private:
   std::mutex mutex_;
   char* memory_ = nullptr;
   std::size_t used_ = 0;
-  std::uint64_t parts_ = 0;  // given out so far
+  std::uint64_t parts_ = 0;  // number given out so far
   int waiting_ = 0;
 };
 

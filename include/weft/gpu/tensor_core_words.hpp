@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Words of the dialect for tensor cores, of CUDA devices from compute capability 8.0 on: products of tiles by
-// the 32 lanes of a warp, and copies that run while it computes. All lanes of a warp meet in each word of
-// matrices and lanes.
+// Vocabulary of the dialect for tensor cores, for CUDA devices of compute capability 8.0 or higher: products
+// of tiles by the 32 lanes of a warp, and copies that run while it computes. All lanes of a warp must execute
+// each word for matrices and lanes together.
 //
-// What lane L has of a matrix is a fragment of 16-bit numbers, two in a word, the first one low (PTX ISA,
-// "Matrix Fragments for mma.m16n8k16"), with g = L / 4 and t = L % 4:
+// Lane L holds a fragment of a matrix: 16-bit numbers, two in a word, the first one in the lower half (PTX
+// ISA, "Matrix Fragments for mma.m16n8k16"), with g = L / 4 and t = L % 4:
 //   a [16][16]: word w has (g + w % 2 * 8, 2 t + w / 2 * 8) and the element right of it
 //   b [16][8]:  word w has (2 t + w * 8, g) and the element below it
 //   sum [16][8], f32: element e is (g + e / 2 * 8, 2 t + e % 2)
@@ -12,7 +12,7 @@
 
 namespace weft::gpu {
 
-/// The least compute capability of devices that have them.
+/// The minimum compute capability of devices that have tensor cores.
 inline constexpr int tensor_core_capability = 8;
 
 /// The words, in CUDA C++ with PTX.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The texts of native ops on windows: op/convolution.hpp, op/depthwise.hpp. device/native.hpp says what words
-// mean.
+// The texts of native ops on windows: op/convolution.hpp, op/depthwise.hpp. device/native.hpp explains their
+// vocabulary.
 #pragma once
 
 namespace weft::gpu {

@@ -3,8 +3,9 @@
 //
 // A kernel runs over rows. Instructions between `sweep` and `end` are computed for every element of the row,
 // a vector at a time; the others once per row. A reduction in a sweep has its value after the sweep. Layers
-// that compute the same have equal instructions and share one kernel. Each backend uses them differently: as
-// template arguments (cpu_kernel.hpp), translated to text (text.hpp), or interpreted (reference.hpp).
+// that compute the same have equal instructions and share one kernel. Each backend uses the instructions
+// differently: as template arguments (cpu_kernel.hpp), translated to text (text.hpp), or interpreted
+// (reference.hpp).
 //
 //   softmax of a row:  sweep  0: load a0  1: max 0  end   sweep  2: load a0  3: subtract 2 1 ...
 #pragma once
@@ -16,29 +17,30 @@
 
 namespace weft::lower {
 
-/// Instructions other than ops; the opcodes of ops are their positions in op::all.
+/// Instructions that are not ops; the opcodes of ops are their positions in op::all.
 enum opcode : int {
   first_opcode = 128,
-  load = first_opcode,  // a: buffer, b: 1 if the inner stride is not 1; type: in memory
+  load = first_opcode,  // a: buffer, b: 1 if the inner stride is not 1; type: that in memory
   load_row,             // a: buffer; one element per row
   constant,             // the next instruction is its any_number
   scalar_argument,      // a: position among the scalars given at run time
   coordinate,           // position in the row
-  store,                // a: buffer, b: register; type: in memory
+  store,                // a: buffer, b: register; type: that in memory
   store_row,
   spill,     // a: scratch row, b: register
   reload,    // a: scratch row
   fold_sum,  // a: register; the value is ready after the sweep
   fold_max,
   fold_min,
-  column_sum,  // a: buffer, b: register, c: which of the kernel's; folds rows into the buffer
+  column_sum,  // a: buffer, b: register, c: its number; folds rows into the buffer
   column_max,
   column_min,
   sweep,
   end
 };
 
-/// One instruction: opcode, type and three operands, encoded in 64 bits. Its register has its index.
+/// One instruction: opcode, type and three operands, encoded in 64 bits. Its register has the instruction's
+/// index.
 struct instruction {
   int op = 0;
   dtype type = dtype::f32;
@@ -56,9 +58,9 @@ struct instruction {
   }
 };
 
-/// Whether it reduces a row to one value.
+/// Whether the instruction reduces a row to one value.
 constexpr bool is_row_fold(const instruction& w) { return w.op >= fold_sum && w.op <= fold_min; }
-/// Whether it reduces the rows to one.
+/// Whether the instruction reduces the rows to one.
 constexpr bool is_column_fold(const instruction& w) { return w.op >= column_sum && w.op <= column_min; }
 
 /// f(instruction) for each instruction of a code, without the numbers that follow constants.
@@ -74,7 +76,7 @@ constexpr void for_each_instruction(std::span<const std::uint64_t> code, F f) {
 /// Whether `t` is a type to which stores convert from the type of computation.
 constexpr bool is_storage(dtype t) { return is_narrow(t) || t == dtype::u8; }
 
-/// Type of a register that holds a value of type `t`; bool is a mask.
+/// Type of a register that holds a value of type `t`; bool is held as a mask.
 constexpr dtype register_type(dtype t) { return is_storage(t) ? compute_type(t) : t; }
 
 /// The code of one kernel, and the nodes it reads and writes.

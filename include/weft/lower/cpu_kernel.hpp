@@ -2,7 +2,7 @@
 // Fused kernels on the CPU: one function per canonical code.
 //
 // The instructions are template arguments, so that the compiler knows every load, operation and store; a
-// kernel does not depend on the expression it came from. A row is computed a vector at a time; the last
+// kernel does not depend on the expression it came from. A row is computed a vector at a time. The last
 // vector may be partial: lanes beyond the row are loaded as zeros, are neutral in reductions and are not
 // stored. So the bits of an element do not depend on its position in the row.
 #pragma once
@@ -19,9 +19,9 @@ inline namespace WEFT_ISA {
 
 /// The kernel of the code `Words`; `run` computes a range of its space.
 ///
-/// For each row it alternates row instructions, whose registers hold one value, and sweeps over the elements
-/// of the row, whose registers hold a vector. Folds accumulate a vector during their sweep and leave one
-/// value of the row. A range may be one block of a long row (`fold_blocks`): see sweep_and_rows_before.
+/// For each row it alternates between row instructions, whose registers hold one value, and sweeps over the
+/// elements of the row, whose registers hold a vector. Folds accumulate a vector during their sweep and leave
+/// one value for the row. A range may be one block of a long row (`fold_blocks`): see sweep_and_rows_before.
 template <std::uint64_t... Words>
 class cpu_kernel {
   static constexpr int count = sizeof...(Words);
@@ -42,7 +42,7 @@ class cpu_kernel {
   using row_registers = registers<1, all_instructions>;
   using vector_registers = registers<width, all_instructions>;
 
-  /// Whether no instruction depends on rows: then elements can be computed in any order.
+  /// Whether no instruction depends on rows, so that elements can be computed in any order.
   static constexpr bool of_elements = [] {
     if (code.sweeps != 1 || code.column_folds > 0) return false;
     for (int i = 0; i < count; ++i) {
@@ -81,7 +81,7 @@ class cpu_kernel {
       return static_cast<R*>(range.scratch) +
              number * scratch_size(args.row_size()) * static_cast<index_t>(8 / sizeof(R));
     }
-    /// Whether this call computes what follows the last sweep.
+    /// Whether this call computes the instructions after the last sweep.
     WEFT_INLINE bool is_finished() const { return !range.blocks || range.blocks->phase >= code.sweeps; }
   };
 
@@ -105,8 +105,8 @@ class cpu_kernel {
   }
 
  private:
-  /// Runs rows begin to end - 1, counted over dims first to last - 1. Offsets along the last of these are
-  /// incremented, as a division per row would be measurable.
+  /// Runs rows begin to end - 1, counted over dims first to last - 1. Offsets along the last of these dims
+  /// are incremented, since a division per row would cost measurable time.
   static WEFT_INLINE void run_rows(const kernel_args& args, const kernel_range& range, int first, int last,
                                    index_t begin, index_t end, const row_offsets& base,
                                    row_registers& values) {
@@ -128,8 +128,8 @@ class cpu_kernel {
   }
 
   /// Runs sweep S of a row and the row instructions before it. If the row is computed in blocks, a call of
-  /// phase p sweeps one block for S = p and stores what its folds reduced that block to; for the sweeps
-  /// before p it combines what was stored for all blocks, and it leaves those after p to later calls.
+  /// phase p sweeps one block for S = p and stores the results of its folds over the block; for the sweeps
+  /// before p it combines the results stored for all blocks, and it leaves the sweeps after p to later calls.
   template <int S>
   static WEFT_INLINE void sweep_and_rows_before(const row& r) {
     using folds = std::make_integer_sequence<int, code.fold_begin[S + 1] - code.fold_begin[S]>;
@@ -270,8 +270,8 @@ class cpu_kernel {
   static constexpr register_type_of<I> neutral_of_fold =
       vector_code::fold_neutral<code.instructions[I].op - fold_sum, register_type_of<I>>();
 
-  /// So many vectors, or blocks of a row, are folded before what came of them is folded with the others: a
-  /// sum of n numbers of one size has the error of a sum of n / 64 + 64.
+  /// This many vectors, or blocks of a row, are folded into a partial result before that is folded with the
+  /// others: a sum of n numbers of similar size then has the error of a sum of n / 64 + 64 numbers.
   static constexpr index_t run_of_folds = 64;
 
   template <int I>
@@ -291,7 +291,7 @@ class cpu_kernel {
         });
   }
 
-  /// Where block `block` stores what fold number `fold` of the code reduced it to.
+  /// Where block `block` stores its result of fold number `fold` of the code.
   static char* stored_fold(const fold_blocks& b, int fold, index_t block) {
     return static_cast<char*>(b.folds) + 8 * (fold * b.count + block);
   }
@@ -306,7 +306,7 @@ class cpu_kernel {
   static WEFT_INLINE void combine_folds(const row& r, std::integer_sequence<int, F...>) {
     (combine_fold<fold_of<S, F>>(r, code.fold_begin[S] + F), ...);
   }
-  /// Folds what all blocks stored, in the order of the blocks.
+  /// Folds the results that all blocks stored, in the order of the blocks.
   template <int I>
   static WEFT_INLINE void combine_fold(const row& r, int fold) {
     const fold_blocks& b = *r.range.blocks;
@@ -326,7 +326,7 @@ class cpu_kernel {
 
   // Folds along columns
 
-  /// The sums of fold number `fold` of the columns of a range.
+  /// The sums of fold number `fold` for the columns of a range.
   template <class R>
   static WEFT_INLINE R* sums_of(const kernel_range& range, int fold) {
     return static_cast<R*>(range.sums) +
@@ -334,7 +334,7 @@ class cpu_kernel {
   }
 
   /// Folds all rows that belong to row `r` of the result, for the columns of the range. If the rows are
-  /// folded in blocks, a call of phase 0 folds the rows of one block, and the call of phase 1 combines all
+  /// folded in blocks, a call of phase 0 folds the rows of one block, and a call of phase 1 combines all
   /// blocks.
   static void fold_rows_of(const kernel_args& args, const kernel_range& range, index_t r,
                            row_registers& values) {
@@ -391,7 +391,7 @@ class cpu_kernel {
                                       std::integer_sequence<int, F...>) {
     (end_column_fold<code.column_fold[F]>(args, range, b, base), ...);
   }
-  /// Folds the sums of all blocks, in their order, and stores them.
+  /// Folds the sums of all blocks, in order, and stores the results.
   template <int I>
   static WEFT_INLINE void end_column_fold(const kernel_args& args, const kernel_range& range,
                                           const fold_blocks& b, const row_offsets& base) {

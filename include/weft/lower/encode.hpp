@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Writes the code of a kernel: sweep by sweep, the values of rows before and after.
+// Writes the code of a kernel: sweep by sweep, with row values before and after each sweep.
 #pragma once
 
 #include <utility>
@@ -36,7 +36,7 @@ class encoder {
  private:
   static constexpr int between_sweeps = -1;
 
-  /// The register in which a value is: of rows and numbers once computed, of elements within one sweep.
+  /// The register that holds a value: for rows and numbers, once computed; for elements, within one sweep.
   struct value_register {
     int number = -1;
     int sweep = between_sweeps;
@@ -48,7 +48,7 @@ class encoder {
     return code_.instructions.size() - 1;
   }
 
-  /// Row values of level `p`, and their stores.
+  /// Computes the row values of level `p`, and stores them.
   constexpr void emit_rows(int p) {
     for (int m : group_.nodes) {
       const kernel_value& v = kernel_.values[m];
@@ -73,7 +73,7 @@ class encoder {
     emit({end});
   }
 
-  /// Numbers and row values in memory: loaded before the sweep that needs them.
+  /// Numbers and row values in memory, which are loaded before the sweep that needs them.
   constexpr bool is_read_per_row(int id) const {
     return !kernel_.values[id].is_computed && (kernel_.is_number(id) || kernel_.is_of_row(id));
   }
@@ -97,7 +97,7 @@ class encoder {
     if (v.scratch_row >= 0) emit({spill, register_type(t), v.scratch_row, registers_[m].number});
   }
 
-  /// The register of `id` in sweep `p`, computed or loaded where that has not happened.
+  /// The register of `id` in sweep `p`; emits code that computes or loads the value if none has done so.
   constexpr int emit_value(int id, int p) {
     const kernel_value& v = kernel_.values[id];
     const bool of_row =
@@ -118,14 +118,14 @@ class encoder {
     return number;
   }
 
-  /// Loads what an earlier sweep has stored.
+  /// Loads a value that an earlier sweep has stored.
   constexpr int emit_reload(int id) {
     const kernel_value& v = kernel_.values[id];
     const dtype t = g_[id].result.type;
     return v.buffer >= 0 ? emit({load, t, v.buffer}) : emit({reload, register_type(t), v.scratch_row});
   }
 
-  /// Loads what the kernel does not compute.
+  /// Loads a value that the kernel does not compute.
   constexpr int emit_operand(int id, bool of_row) {
     if (kernel_.is_number(id)) return emit_number(id);
     const dtype t = g_[id].result.type;
@@ -162,7 +162,7 @@ class encoder {
 
 }  // namespace detail
 
-/// The code of one group. `read_outside` tells, by node, whether it is read outside its group.
+/// The code of one group. `read_outside` says for each node whether it is read outside its group.
 constexpr kernel_code make_code(const graph::compute_graph& g, const graph::view_layouts& layouts,
                                 const graph::kernel_group& group, const sequence<bool>& read_outside) {
   return detail::encoder(g, layouts, group, read_outside).run();

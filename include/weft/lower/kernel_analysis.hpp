@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // What a fused kernel computes in which sweep, and which values it keeps in memory between sweeps.
 //
-// A kernel runs over rows, and over each row in sweeps. A value that depends on the result of a reduction of
-// the row can be computed in the sweep after it. Softmax x -> exp(x - max) / sum has levels
+// A kernel runs over rows, and over each row in sweeps. A value that depends on the result of a row reduction
+// can be computed in the sweep after it. Softmax x -> exp(x - max) / sum has levels
 //
 //   x - max, exp   1 (after the maximum)        sum of exp   2        the quotient   2
 //
 // and three sweeps: the maximum; exp and its sum; the quotient. exp is expensive, and the last sweep reads it
-// again, so it is kept in a scratch row, as are values of many operands.
+// again, so it is kept in a scratch row. Values with many operands are kept likewise.
 #pragma once
 
 #include <utility>
@@ -22,10 +22,10 @@ using graph::info_of;
 using graph::kernel_group;
 using graph::node;
 
-/// The least number of operands in memory of values that are kept in a scratch row.
+/// The minimum number of operands in memory for which a value is kept in a scratch row.
 inline constexpr int many_operands = 3;
 
-/// Whether to keep a value in a scratch row rather than recompute it.
+/// Whether to keep a value in a scratch row and not recompute it.
 constexpr bool is_expensive(const node& n) {
   return n.op == &info_of<op::exp> || n.op == &info_of<op::log> || n.op == &info_of<op::tanh> ||
          n.op == &info_of<op::erf> || n.op == &info_of<op::pow> || n.op == &info_of<op::log1p> ||
@@ -36,13 +36,13 @@ constexpr bool is_expensive(const node& n) {
 /// A node of the graph as a kernel sees it.
 struct kernel_value {
   bool is_computed = false;  // by this kernel; otherwise it is read from memory
-  int level = 0;             // how many sweeps end before it can be computed
+  int level = 0;             // the number of sweeps that end before it can be computed
   int buffer = -1;           // where it is stored, if it is read outside
   int scratch_row = -1;      // where it is kept for later sweeps
 
   /// Whether the kernel writes it to memory.
   constexpr bool is_written() const { return is_computed && (buffer >= 0 || scratch_row >= 0); }
-  /// Whether an earlier sweep than `p` has.
+  /// Whether a sweep before `p` writes the value to memory.
   constexpr bool is_written_before(int p) const { return is_written() && level < p; }
 };
 
@@ -66,24 +66,25 @@ class kernel_analysis {
   constexpr bool is_fold(int id) const { return is_fold(g_[id]); }
   constexpr bool folds_row(int id) const { return is_fold(id) && graph::detail::folds_last(g_, g_[id]); }
   constexpr bool is_number(int id) const { return g_[id].op->kind == op::op_kind::constant; }
-  /// Whether a value is one per row.
+  /// Whether a value has one element per row.
   constexpr bool is_of_row(int id) const { return !reads_rows_as_elements() && is_one_per_row(id); }
-  /// Whether a value is one per row, also if the kernel reads it for each element.
+  /// Whether a value has one element per row, even if the kernel reads it for each element.
   constexpr bool is_one_per_row(int id) const {
     return g_[id].result.extents.last() == 1 && group_.space.last() != 1;
   }
   constexpr bool reads_rows_as_elements() const {
     return !group_.folds_rows && !group_.folds_columns && graph::detail::has_short_rows(group_.space);
   }
-  /// The sweep in which a value of the kernel is computed. A fold of rows has its level after its sweep.
+  /// The sweep in which a value of the kernel is computed. A fold over rows reaches its level after its
+  /// sweep.
   constexpr int sweep_of(int id) const { return values[id].level - folds_row(id); }
-  /// Whether sweep `p` computes element `id`, or computes it again, rather than reads it.
+  /// Whether sweep `p` computes element `id`, for the first time or again, and does not read it.
   constexpr bool computes(int p, int id) const {
     const kernel_value& v = values[id];
     return v.is_computed && !is_of_row(id) && !is_fold(id) && !v.is_written_before(p);
   }
 
-  /// f(id) for each value for which sweep `p` exists: operands of its folds, and what it stores.
+  /// Calls f(id) for each value for which sweep `p` exists: operands of its folds, and values that it stores.
   template <class F>
   constexpr void for_each_target(int p, F f) const {
     for (int m : group_.nodes) {
@@ -92,7 +93,7 @@ class kernel_analysis {
       else if (!is_of_row(m) && values[m].is_written()) f(stored_from(m));
     }
   }
-  /// f(id) for each value on which those depend, before its operands; f returns whether to go on to them.
+  /// Calls f(id) for each value on which those depend, before its operands; f returns whether to visit these.
   template <class F>
   constexpr void for_each_below_targets(int p, F f) const {
     sequence<bool> seen(g_.size(), false);
@@ -154,7 +155,7 @@ class kernel_analysis {
     });
   }
 
-  /// How many elements sweep `p` reads in memory to compute element `id`.
+  /// How many elements sweep `p` reads from memory to compute element `id`.
   constexpr int loads_of(int p, int id) const {
     sequence<bool> seen(g_.size(), false);
     int loads = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Native ops of the library meet the functions of this CPU.
+// Connects the library's native ops to the functions of this CPU.
 //
-// Steps of plans name a native op; a program, which knows its steps at compile time, names the functions of
-// those that occur, so that no others are compiled.
+// Steps of plans name a native op. A program, which knows its steps at compile time, names the functions of
+// the ops that occur, so that no others are compiled.
 #pragma once
 
 #include <weft/device/cpu/native_ops.hpp>
@@ -10,7 +10,7 @@
 
 namespace weft::lower {
 
-/// A native op of the library for elements of one type: those of its first operand, or, where it adds at
+/// A native op of the library for one element type: that of its first operand or, for ops that add at
 /// indices, which come first, of the second.
 struct native_use {
   native_op op = native_op::own;
@@ -18,7 +18,7 @@ struct native_use {
   friend constexpr bool operator==(const native_use&, const native_use&) = default;
 };
 
-/// The native op of a step; `own` if it is none of the library.
+/// The native op of a step; `own` if it is not one of the library's.
 constexpr native_use native_use_of(const plan_view& p, const step_entry& s) {
   if (same_object(s.native, nullptr) || s.native->op == native_op::own) return {};
   const native_op op = s.native->op;
@@ -27,7 +27,7 @@ constexpr native_use native_use_of(const plan_view& p, const step_entry& s) {
   return {s.native->op, p.values[static_cast<std::size_t>(operand)].result.type};
 }
 
-/// The native ops of a plan, each once.
+/// The native ops of a plan, without duplicates.
 constexpr sequence<native_use> native_uses_of(const plan_view& p) {
   sequence<native_use> uses;
   for (const step_entry& s : p.steps) {
@@ -39,7 +39,7 @@ constexpr sequence<native_use> native_uses_of(const plan_view& p) {
   return uses;
 }
 
-/// The function of this CPU for one of the native ops `Ops`, found at run time; null if there is none.
+/// The function on this CPU of one of the native ops `Ops`, found at run time; null if there is none.
 template <native_op... Ops>
 constexpr native_function native_function_of(const native_use& use) {
   return visit_type(use.type, [&]<class T>(T) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A plan: a graph as a list of steps over values, which the engine executes.
 //
-// Computed once per program in the compiler and stored in read-only tables; the same function computes one at
-// run time for tests and tools. Sizes are symbols, which the engine resolves when it first sees the extents
-// of the leaves.
+// The compiler computes the plan once per program and stores it in read-only tables; the same function
+// computes one at run time for tests and tools. Sizes are symbols, which the engine resolves when it first
+// sees the extents of the leaves.
 //
-// Plans identify ops by their treatment in the engine and do not refer to the table of ops, so that a binary
+// Plans identify ops by how the engine treats them and do not refer to the table of ops, so that a binary
 // contains no code of graphs and derivatives.
 #pragma once
 
@@ -18,42 +18,41 @@
 
 namespace weft::lower {
 
-/// Where the elements of a value are: in a leaf, in a number, in memory of the program, or in another
-/// value's.
+/// Where the elements of a value are: in a leaf, in a number, in memory of the program, or in another value.
 enum class storage : std::uint8_t { leaf, number, computed, view };
 
 /// A value of the program: its memory, and the steps between which it is live.
 struct value_entry {
   tensor_spec result{};
   storage where = storage::computed;
-  int source = -1;  // of a leaf its number; of a view the value it refers to
+  int source = -1;  // for a leaf, its number; for a view, the value it refers to
   const char* op = "";
   view_kind view = view_kind::none;
-  bool given = false;  // a number: given at run time, else an extent
+  bool given = false;  // for a number: given at run time, otherwise an extent
   attributes at{};
   unsigned extents = 0;  // which attributes are extents, as bits
   int first_step = -1, last_step = -1;
   int output = -1;  // the program output it is written to
-  bool adds = false;  // an output without other readers, whose step can accumulate
+  bool adds = false;  // an output that nothing else reads, into which the step can accumulate
 };
 
 /// How the engine executes a step.
 enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap, exchange, arrival };
 
-/// One step of a program: a fused kernel, a product, a copy, a native op, a tap, messages to other ranks, or
-/// their arrival.
+/// One step of a program: a fused kernel, a matrix product, a copy, a native op, a tap, messages to other
+/// ranks, or the arrival of such messages.
 struct step_entry {
   step_kind kind{};
   int kernel = -1;
   const char* op = "";
   const native_code* native = nullptr;
-  native_function function = nullptr;  // of this CPU, if that is not part of `native`: lower/native_code.hpp
+  native_function function = nullptr;  // of this CPU, if not part of `native`: lower/native_code.hpp
   attributes at{};
   unsigned extents = 0;                   // which attributes are extents, as bits
-  shape space{};                          // of kernels: the space over which they run
+  shape space{};                          // for kernels: the space over which they run
   int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // in plan::operands, in this order
   bool is_copy = false;    // a kernel that makes elements contiguous
-  bool in_slices = false;  // a product whose result the next step exchanges, which may be done slice by slice
+  bool in_slices = false;  // a product whose result the next step exchanges, possibly slice by slice
 };
 
 /// One distinct kernel of a program.
@@ -78,7 +77,7 @@ struct plan {
   int leaves = 0;
 };
 
-/// The tables as the engine reads them, wherever they are stored.
+/// The tables in the form in which the engine reads them, wherever they are stored.
 struct plan_view {
   std::span<const value_entry> values;
   std::span<const step_entry> steps;
@@ -92,7 +91,7 @@ struct plan_view {
   int leaves = 0;
 };
 
-/// The value of a plan, or its view, that owns the memory of `id`.
+/// The value of a plan, or of its view, that owns the memory of `id`.
 template <class Plan>
 constexpr int base_of(const Plan& p, int id) {
   while (p.values.begin()[id].where == storage::view) id = p.values.begin()[id].source;
@@ -210,7 +209,7 @@ class planner {
     if (steps_.starts_exchange(u)) under_way_.push_back(steps_[u].nodes.back());
   }
 
-  /// Of each pad, the outer one first: dim, elements before, step.
+  /// Sets for each pad, the outer one first: dim, elements before, step.
   constexpr void set_pads(step_entry& s, const step_group& pads) const {
     s.at = {};
     for (int p = pads.nodes.size(); p-- > 0;) {
@@ -222,7 +221,7 @@ class planner {
 
   static constexpr int every_step = -1;
 
-  /// Emits the arrivals of the exchanges under way whose results step u reads.
+  /// Emits the arrivals of the pending exchanges whose results step u reads.
   constexpr void emit_arrivals(int u) {
     for (int n : std::exchange(under_way_, {}))
       if (u == every_step || steps_.reads(u, steps_.step_of(n))) {
@@ -232,7 +231,7 @@ class planner {
       }
   }
 
-  /// An arrival accesses what the messages of the exchange do.
+  /// An arrival accesses the memory that the messages of the exchange use.
   constexpr void emit_arrival_of(int exchange_node) {
     const node& n = g_[exchange_node];
     step_entry s{.kind = step_kind::arrival, .op = n.op->name, .first_operand = plan_.operands.size()};
@@ -242,8 +241,8 @@ class planner {
     plan_.steps.push_back(s);
   }
 
-  /// Appends the operands of a step; those of concats or a pad that it computes as well replace their
-  /// results.
+  /// Appends the operands of a step. The operands of concats or of a pad that the step also computes replace
+  /// their results.
   constexpr int append_operands(int of) {
     const node& n = g_[of];
     int count = 0;
@@ -293,9 +292,9 @@ class planner {
     }
   }
 
-  /// Finds products whose result is exchanged, and awaited, by the next two steps, so that no other step
-  /// overlaps the messages. In slices, the product of one overlaps the messages of the one before; so the
-  /// result of the exchange is live from the product on.
+  /// Finds products whose result the next step exchanges and the step after that awaits, so that no other
+  /// step overlaps the messages. In slices, the product of one slice overlaps the messages of the previous
+  /// one, so the result of the exchange is live from the product on.
   constexpr void find_slices() {
     for (int t = 0; t + 2 < plan_.steps.size(); ++t) {
       step_entry& product = plan_.steps[t];
@@ -331,7 +330,7 @@ class planner {
   graph::fusion fused_;
   graph::view_layouts layouts_;
   step_order steps_;
-  sequence<int> under_way_;  // exchanges that are started and not over
+  sequence<int> under_way_;  // exchanges that have started but not arrived
   sequence<bool> read_outside_;
   plan plan_;
 };
@@ -377,10 +376,10 @@ constexpr plan make_plan(const graph::compute_graph& g) { return detail::planner
 
 namespace detail {
 
-/// Most plans are within these sizes and computed once; a larger one is computed again for its own sizes.
+/// Most plans fit these sizes and are computed once; a larger plan is computed again with its own sizes.
 inline constexpr plan_sizes usual_sizes{256, 128, 512, 64, 2048, 128, 128, 128, 128};
 
-/// The first elements of all lists of a plan, as many as tables of the sizes S hold.
+/// The first elements of each list of a plan, up to the sizes S.
 template <plan_sizes S>
 constexpr frozen_plan<S> frozen(const auto& p) {
   return {first_of<S.values>(p.values),
@@ -400,8 +399,8 @@ struct measured_plan {
   frozen_plan<usual_sizes> begin;
 };
 constexpr measured_plan measured(const plan& p) { return {sizes_of(p), frozen<usual_sizes>(p)}; }
-/// The plan returned by Source::make(). A variable, because clang computes a local constant of a function
-/// again when it evaluates a call.
+/// The plan returned by Source::make(). A variable, because clang recomputes a local constant of a function
+/// whenever it evaluates a call.
 template <class Source>
 inline constexpr measured_plan measured_of = measured(Source::make());
 

@@ -2,7 +2,7 @@
 // The reference backend: interprets canonical codes one element at a time.
 //
 // Slow and simple: no vectors, no threads, no template per code. It shares the scalar formulas of
-// instructions, products, indexing ops and attention with the CPU backend, so it cannot verify these.
+// instructions, products, indexing ops and attention with the CPU backend, so it cannot verify those.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ struct any_register {
   double f64 = 0;
   float f32 = 0;
   std::int64_t i64 = 0;
-  std::int32_t i32 = 0;  // masks too
+  std::int32_t i32 = 0;  // also for masks
 
   template <class R>
   R& as() {
@@ -89,7 +89,7 @@ struct interpreters<op::op_list<Ops...>> {
 
 }  // namespace detail
 
-/// A backend for debugging and for tests of kernels; reads the host's memory.
+/// A backend for debugging and for tests of kernels; reads host memory.
 class reference_backend : public cpu::cpu_backend {
  public:
   reference_backend() : cpu_backend(1) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The steps of a program: which nodes of a graph each computes, and in which order.
+// The steps of a program: which nodes of a graph each of them computes, and in which order they run.
 //
 //   const step_order steps(g, fusion);
 //   for (int u : steps.order()) emit(steps[u].nodes);
@@ -13,8 +13,8 @@ using graph::compute_graph;
 using graph::info_of;
 using graph::node;
 
-/// The nodes of one step: a group of fused nodes, or a single node with the concats or the pad that it
-/// computes as well.
+/// The nodes of one step: a group of fused nodes, or a single node with the concats or the pad that the step
+/// also computes.
 struct step_group {
   int group = -1;
   sequence<int> nodes;
@@ -43,7 +43,7 @@ class step_order {
         if (step_of_[graph::detail::base_of(g_, g_[m].operand[k])] == from) return true;
     return false;
   }
-  /// Whether step u starts messages that other steps do not wait for.
+  /// Whether step u starts messages during which other steps can run.
   constexpr bool starts_exchange(int u) const {
     const graph::op_info& op = *g_[groups_[u].nodes.back()].op;
     return op.kind == op::op_kind::native && is_started(op.native->messages);
@@ -75,8 +75,8 @@ class step_order {
       }
   }
 
-  /// By node: the node itself; of a concat the one that reads it, whose step copies its parts; of a pad the
-  /// one that reads it.
+  /// For each node, the node whose step computes it: for a concat, the concat that reads it, whose step
+  /// copies its parts; for a pad, the pad that reads it; otherwise the node itself.
   constexpr sequence<int> steps_of_readers() const {
     const sequence<int> uses = graph::detail::uses_in(g_);
     sequence<int> step_of;
@@ -92,10 +92,10 @@ class step_order {
     return n.op == &info_of<op::pad> && g_[id].op == n.op && uses[id] == 1;
   }
 
-  /// Orders steps by their first nodes, as far as dependences allow. One that folds columns, such as the
-  /// gradient of a bias, is put off as long as that keeps no memory longer, that is, until no other step is
-  /// to come that reads a value of the arena which it reads. So several of them follow each other, which
-  /// devices can launch together.
+  /// Orders steps by their first nodes, as far as dependences allow. A step that folds columns, such as the
+  /// gradient of a bias, is postponed as long as that does not extend any lifetime, that is, while other
+  /// steps that read the same values of the arena are still to come. So several such steps follow each other,
+  /// and devices can launch them together.
   constexpr void order_steps() {
     const int count = groups_.size();
     sequence<int> waits(count, 0);
@@ -110,7 +110,7 @@ class step_order {
           ++waits[u];
           if (!is_output[base] && !reads[u].contains(base)) reads[u].push_back(base);
         }
-    sequence<int> to_come(g_.size(), 0);  // by value: steps that read it and are neither placed nor put off
+    sequence<int> to_come(g_.size(), 0);  // by value: its readers neither placed nor postponed
     for (int u = 0; u < count; ++u)
       for (int v : reads[u]) ++to_come[v];
     sequence<int> put_off;
@@ -141,10 +141,10 @@ class step_order {
     place_those_put_off();
   }
 
-  /// Puts products between the start of an exchange and the first step that reads its result: the exchange is
-  /// started before a product that comes just before it and that it does not read; and where nothing is in
+  /// Puts products between the start of an exchange and the first step that reads its result. The exchange is
+  /// started before a product that comes directly before it and that it does not read. If nothing is in
   /// between, the last product before it whose result no step reads is computed after the start. So memory is
-  /// kept for the time of one product longer.
+  /// kept for at most the time of one product longer.
   constexpr void overlap_exchanges() {
     for (int p = 0; p < order_.size(); ++p) {
       if (!starts_exchange(order_[p])) continue;
@@ -159,13 +159,13 @@ class step_order {
       if (from >= 0 && is_last_product(order_[from])) move_step(from, p);
     }
   }
-  /// Whether a product stands between the exchange at place p and the first step that reads its result.
+  /// Whether there is a product between the exchange at place p and the first step that reads its result.
   constexpr bool product_follows(int p) const {
     for (int next = p + 1; next < order_.size() && !reads(order_[next], order_[p]); ++next)
       if (is_product(order_[next])) return true;
     return false;
   }
-  /// Whether products before step u may stand there to overlap another exchange.
+  /// Whether products before step u may be there to overlap another exchange.
   constexpr bool ends_overlap(int u) const {
     if (starts_exchange(u)) return true;
     for (int other : order_)

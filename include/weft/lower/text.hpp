@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Translation of canonical codes to GPU kernels, in the dialects of gpu/dialect.hpp.
 //
-// A work item computes one element, or a few that are next to each other; if rows are reduced, a work group
-// computes a row together; if columns are reduced, an item computes its columns of a block of rows, or, if
-// rows are, too, a work group a block of rows, and a second text adds the blocks up in their order. Extents
-// and strides are parameters, so a text serves all shapes of one order; but the size of a row is a constant
-// where the program's extents fix it. Where they fit, positions and offsets have 32 bits, and elements that
-// are next to each other in memory are read and written up to 16 bytes at a time.
+// A work item computes one element, or a few adjacent ones. If rows are reduced, a work group computes a row
+// together. If columns are reduced, an item computes its columns of a block of rows or, if rows are reduced
+// too, a work group computes a block of rows; a second text then adds the blocks in order. Extents and
+// strides are parameters, so a text serves all shapes with one number of dims; but the size of a row is a
+// constant if the program's extents fix it. Where they fit, positions and offsets have 32 bits, and elements
+// that are adjacent in memory are read and written up to 16 bytes at a time.
 //
 //   kernel_text(call.instructions, text_form_of(call))
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace weft::lower {
 
-/// What the text of a kernel depends on besides its instructions.
+/// What the text of a kernel depends on apart from its instructions.
 struct text_form {
   kernel_division division{};
   int arguments = 0;
@@ -28,17 +28,17 @@ struct text_form {
   int folded = 0;
   int numbers = 0;  // run-time numbers
   int scratch_rows = 0, column_folds = 0;
-  bool joins_blocks = false;  // the second text of folded columns
+  bool joins_blocks = false;  // the second text for folded columns
   bool narrow = false;        // positions and offsets have 32 bits
-  int width = 1;              // elements of a row that an item computes one after the other
-  bool aligned = true;        // they can be read and written at once
+  int width = 1;              // adjacent elements of a row that an item computes
+  bool aligned = true;        // whether they can be read and written in one access
   index_t row_size = 0;       // 0: a parameter
-  int pieces = 0;             // of a row, `width` elements for each item of a group; 0: any number
+  int pieces = 0;             // of a row, `width` elements per item of a group; 0: any number
   bool whole = false;         // whether the last piece is as long as the others
   int items = row_groups::least_items;  // of a group
 };
 
-/// Number of the pointers of a kernel, of which the last may be scratch memory.
+/// Number of pointers of a kernel; the last one may be scratch memory.
 constexpr int pointers_of(const text_form& form) {
   return form.arguments + (form.scratch_rows > 0 || form.column_folds > 0);
 }
@@ -95,7 +95,7 @@ class text_writer {
   [[gnu::cold]] static std::string number(std::size_t i) { return std::to_string(i); }
   [[gnu::cold]] static std::string reg(int i) { return "r" + std::to_string(i); }
   instruction at(std::size_t i) const { return instruction::decoded(instructions_[i]); }
-  /// The instruction after number `i`, which a data word may follow.
+  /// The index of the instruction after number `i`, which a data word may follow.
   std::size_t after(std::size_t i) const { return i + (at(i).op == constant ? 2u : 1u); }
   bool by_rows() const { return form_.division == kernel_division::rows; }
   bool by_columns() const { return form_.division == kernel_division::columns; }
@@ -105,7 +105,7 @@ class text_writer {
 
   [[gnu::cold]] void line(const std::string& text) { out_ += text + "\n"; }
 
-  // Positions count from 0 and are divided, offsets may be negative.
+  // Positions count from 0 and are divided; offsets may be negative.
   const char* position() const { return form_.narrow ? "uint" : "long"; }
   const char* offset() const { return form_.narrow ? "int" : "long"; }
   [[gnu::cold]] std::string as_position(const std::string& x) const;
@@ -118,37 +118,37 @@ class text_writer {
 
   /// Whether a group computes blocks of rows, and folds their columns.
   bool by_blocks_of_rows() const { return by_rows() && form_.column_folds > 0; }
-  /// f(instruction) for each fold of columns.
+  /// Calls f(instruction) for each fold of columns.
   template <class F>
   void for_each_column_fold(F f) const {
     for_each_instruction(instructions_, [&](const instruction& w) {
       if (is_column_fold(w)) f(w);
     });
   }
-  /// Partial result `index` of the fold `w`; a row of the result has P.blocks rows of them.
+  /// Partial result `index` of the fold `w`; a row of the result has P.blocks rows of partial results.
   [[gnu::cold]] std::string partial(const instruction& w, const std::string& index) const;
-  /// The same of the element that is being computed, in blocks of rows.
+  /// The same for the element that is being computed, in blocks of rows.
   [[gnu::cold]] std::string partial(const instruction& w) const;
-  /// The sum so far of the column of the element that is being computed.
+  /// The partial sum of the column of the element that is being computed.
   [[gnu::cold]] std::string column_sum_of(const instruction& w) const;
   [[gnu::cold]] void write_block_of_rows();
   [[gnu::cold]] void write_partial_results();
   [[gnu::cold]] void write_joined_blocks();
 
   static constexpr int most_kept = 64;  // registers of an item
-  // Where a row has a fixed number of pieces, an item has all of its elements in registers: of scratch rows,
+  // If a row has a fixed number of pieces, an item keeps all of its elements in registers: of scratch rows,
   // of sums of columns, and of arguments that several sweeps read.
   bool in_registers() const { return form_.pieces > 0; }
   [[gnu::cold]] void declare_registers(const std::string& name, const char* type);
   [[gnu::cold]] void declare_row();
-  /// Writes what a row begins with: the loads of its numbers, and of elements of the first sweep, are all
-  /// issued before the first of them is waited for.
+  /// Writes the beginning of a row: the loads of its numbers and of the elements of the first sweep are all
+  /// issued before the first of them is awaited.
   [[gnu::cold]] void begin_row();
-  /// Whether load number `i` is done for all pieces of a row before the sweep begins: unless this kernel has
-  /// stored there before.
+  /// Whether load number `i` is done for all pieces of a row before the sweep begins: it is unless this
+  /// kernel has previously stored there.
   bool is_loaded_ahead(std::size_t i) const;
-  /// Writes these loads of the first sweep after instruction `i`: before groups fold what the one before it
-  /// computes.
+  /// Writes these loads of the first sweep after instruction `i`, before groups fold what the instruction
+  /// before it computes.
   [[gnu::cold]] void load_ahead(std::size_t i);
   [[gnu::cold]] std::string own_element(const std::string& registers) const {
     return registers + "[" + (form_.width > 1 ? "k * " + std::to_string(form_.width) + " + j" : "k") + "]";
@@ -158,12 +158,12 @@ class text_writer {
   }
   static std::string sum_registers(const instruction& w) { return "q" + std::to_string(w.c); }
   static std::string argument_registers(const instruction& w) { return "x" + std::to_string(w.a); }
-  /// Finds the arguments of which an item keeps its elements.
+  /// Finds the arguments whose elements an item keeps.
   [[gnu::cold]] void find_kept();
   bool is_kept(std::size_t i) const { return at(i).op == load && first_load_[at(i).a] > 0; }
   bool was_loaded(std::size_t i) const { return is_kept(i) && first_load_[at(i).a] != i; }
 
-  /// Writes code that adds the offsets of row number `row` over dims first to last - 1 to those of all
+  /// Writes code that adds the offsets of row number `row`, over dims first to last - 1, to those of all
   /// arguments.
   [[gnu::cold]] void write_offsets(const std::string& row, int first, int last);
 
@@ -174,8 +174,8 @@ class text_writer {
   /// Expression for the memory of scratch row `row`.
   [[gnu::cold]] std::string scratch_row(dtype t, int row) const;
 
-  // Where an item computes several elements, a list in registers has those that instruction i reads or writes
-  // in memory, and is moved at once if it is aligned there.
+  // If an item computes several elements, a list in registers holds those that instruction i reads from or
+  // writes to memory; it is moved in one access if it is aligned there.
   struct list {
     std::string type;   // of an element
     int size;           // its bytes
@@ -187,7 +187,7 @@ class text_writer {
   [[gnu::cold]] void write_moves(std::size_t i, bool to_memory);
   bool moves_at_once(std::size_t i) const;
   [[gnu::cold]] int moves_of(std::size_t i) const;
-  /// The part of the list that move number `move` moves.
+  /// The part of the list that move number `move` transfers.
   [[gnu::cold]] std::string own_move(std::size_t i, int move) const;
   static bool in_scratch(const instruction& w) { return w.op == spill || w.op == reload; }
   bool reads_list(std::size_t i) const {
@@ -197,7 +197,7 @@ class text_writer {
   bool writes_list(std::size_t i) const {
     return at(i).op == store || (at(i).op == spill && !in_registers());
   }
-  /// Expression for the element that is being computed of such an instruction.
+  /// Expression for the element that such an instruction is computing.
   [[gnu::cold]] std::string moved(std::size_t i) const;
   std::string column() const { return form_.width > 1 ? "(c + j)" : "c"; }
 
@@ -227,7 +227,7 @@ class text_writer {
            op == op::number_of_op<op::multiply> || op == op::number_of_op<op::negate>;
   }
 
-  /// The register w.a, of type `from`, converted to w.type as by `converted` in base/dtype.hpp.
+  /// The register w.a, of type `from`, converted to w.type like `converted` in base/dtype.hpp.
   [[gnu::cold]] static std::string cast(dtype from, const instruction& w);
 
   std::span<const std::uint64_t> instructions_;
@@ -240,17 +240,18 @@ class text_writer {
 }  // namespace detail
 
 namespace detail {
-/// Whether 32 bits hold every position in the space of a kernel, and every offset of an element.
+/// Whether 32 bits can hold every position in the space of a kernel and every offset of an element.
 [[gnu::cold]] bool fits_32_bits(const kernel_call& call);
-/// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
-/// and steps between rows. Addresses only decide whether elements are moved at once, so that the order of
-/// sums does not depend on where operands are. Items that keep sums of columns in registers compute fewer at
-/// once if that leaves fewer registers empty. `groups`: those of a kernel of rows, else null.
+/// How many adjacent elements an item computes, up to 16 bytes of the smallest type; their number divides
+/// rows and the steps between rows. Addresses only decide whether elements are moved in one access, so that
+/// the order of sums does not depend on where operands are. Items that keep sums of columns in registers
+/// compute fewer elements if that leaves fewer registers empty. `groups`: for a kernel over rows; otherwise
+/// null.
 [[gnu::cold]] void set_width(const kernel_call& call, const row_groups* groups, text_form& form);
 }  // namespace detail
 
-/// The text_form of a call; its number of scalars is determined from the instructions. `threads`: the most
-/// items that a group of the device can have.
+/// The text_form of a call; its number of scalars is determined from the instructions. `threads`: the maximum
+/// number of items in a group of the device.
 text_form text_form_of(const kernel_call& call, int threads = row_groups::most_items);
 
 /// The source text of a kernel: a struct PARAMS and the function weft_kernel.
@@ -260,10 +261,10 @@ text_form text_form_of(const kernel_call& call, int threads = row_groups::most_i
 }
 
 /// The source text of a kernel that computes several calls, each by one of `parts`, on devices whose kernels
-/// can read addresses from memory. Its only parameter besides PARAMS, which begins with its offset, is a
-/// table, or else PARAMS contains a table of `inside` values: the first group of each call and the number of
-/// groups; where the record of each call begins, and its part; and the records, pointers and then PARAMS of
-/// the part.
+/// can read addresses from memory. Its only parameter apart from PARAMS, which begins with the table's
+/// offset, is a table; or, if `inside` is not 0, PARAMS contains a table of `inside` values. The table has:
+/// the first group of each call and the number of groups; where the record of each call begins, and its part;
+/// and the records, each the pointers and then the PARAMS of the part.
 [[gnu::cold]] std::string joint_text(std::span<const text_part> parts, index_t inside);
 
 /// The ops that a kernel computes, for messages: "fused kernel of exp, add, sum".

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Building blocks of CPU kernels: types of registers, and loads, stores, casts and reductions on vectors.
 //
-// A register holds one element of a row or a vector of them; its element type is that of the computation
-// (`register_type`), not that of memory.
+// A register holds one element of a row or a vector of elements; its element type is the type of computation
+// (`register_type`), not that in memory.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,7 @@ template <> struct register_of<dtype::i32> { using type = std::int32_t; };
 template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  // a mask
 
 /// The decoded instructions of a code, in parts: row instructions, sweep 0, row instructions, sweep 1, ...,
-/// row instructions. A sweep runs over the elements of a row; its folds are reductions to one value of the
-/// row.
+/// row instructions. A sweep runs over the elements of a row; its folds reduce the row to one value each.
 template <int Count>
 struct parsed_code {
   instruction instructions[std::size_t{Count}]{};
@@ -103,7 +102,7 @@ WEFT_INLINE V load_contiguous(const T* p, index_t n) {
   }
 }
 
-/// Loads `n` elements at stride `stride`; the remaining lanes are zero. A function, as kernels have many
+/// Loads `n` elements at stride `stride`; the remaining lanes are zero. A function, because kernels have many
 /// loads.
 template <class T, class V>
 [[gnu::noinline]] V load_strided(const T* p, index_t stride, index_t n) {
@@ -148,7 +147,7 @@ WEFT_INLINE void store_as(T* p, V v, index_t n) {
   }
 }
 
-/// Floats converted to integers in [Low, High], as `converted` in base/dtype.hpp.
+/// Floats converted to integers in [Low, High], like `converted` in base/dtype.hpp.
 template <class R, R Low, R High, class V>
 WEFT_INLINE simd::rebind<V, R> truncated(V v) {
   using F = simd::lane<V>;
@@ -166,7 +165,7 @@ WEFT_INLINE simd::rebind<V, R> truncated(V v) {
   }
 }
 
-/// A register of type From converted to type To, as `converted` in base/dtype.hpp, for vectors.
+/// A register of type From converted to type To, like `converted` in base/dtype.hpp, for vectors.
 template <dtype From, dtype To, class V>
 WEFT_INLINE auto cast_register(V v) {
   using R = typename register_of<register_type(To)>::type;
@@ -190,8 +189,8 @@ constexpr auto number_register(any_number n) {
   else return n.as<R>();
 }
 
-/// The reduction Op (0 sum, 1 maximum, 2 minimum) of `total` and another value; NaN if either is, for maximum
-/// and minimum.
+/// The reduction Op (0 sum, 1 maximum, 2 minimum) of `total` and another value; for maximum and minimum, NaN
+/// if either is NaN.
 template <int Op, class V>
 WEFT_INLINE V fold_two(V total, V x) {
   if constexpr (Op == 0) return simd::sum(total, x);

@@ -29,9 +29,9 @@ constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int
 }
 }  // namespace detail
 
-/// Every value is computed once, before it is read, is live as long as it is read, and every output is
+/// Every value is computed once, before it is read, and is live as long as it is read; every output is
 /// computed. Until an exchange arrives, nothing reads its result, and what its messages use is live; the
-/// result of one in slices is live from the product on.
+/// result of an exchange in slices is live from the product on.
 constexpr broken_promise verify_plan(const plan& p) {
   sequence<int> computed_at(p.values.size(), -1);
   sequence<int> under_way;  // steps

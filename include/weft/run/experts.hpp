@@ -116,8 +116,8 @@ inline index_tensor indices_on(const device& where, const std::vector<std::int64
   return from(extents<dyn>{static_cast<index_t>(values.size())}, values, where);
 }
 
-/// Sends rows to the experts of all ranks, and appends to `parts` the rows that each expert of this rank is to
-/// compute; the backward pass sends their gradients back.
+/// Sends rows to the experts of all ranks, and appends to `parts` the rows that each expert of this rank is
+/// to compute; the backward pass sends their gradients back.
 template <class Evaluator>
 void send_to_experts(Evaluator& evaluator, const std::shared_ptr<routing>& way,
                      const std::shared_ptr<tensor_state>& rows, tensor_list& parts) {

@@ -12,7 +12,7 @@
 namespace weft {
 namespace detail {
 
-/// tables[k][b]: what byte `b` with `k` bytes after it contributes.
+/// tables[k][b]: the contribution of byte `b` when `k` bytes follow it.
 using crc_tables = std::array<std::array<std::uint32_t, 256>, 8>;
 constexpr crc_tables make_crc_tables() {
   crc_tables tables{};

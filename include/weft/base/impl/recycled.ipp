@@ -56,7 +56,7 @@ template <class T>
 struct allocator_beside {
   using value_type = T;
   std::size_t bytes;  // of the object
-  void** object;      // where `allocate` says where it is
+  void** object;      // where `allocate` stores the object's address
 
   allocator_beside(std::size_t b, void** o) : bytes(b), object(o) {}
   template <class U>
@@ -77,7 +77,7 @@ struct allocator_beside {
   friend bool operator==(const allocator_beside& a, const allocator_beside& b) { return a.bytes == b.bytes; }
 };
 
-// Not inlined, so that what std::allocate_shared needs is there once.
+// Not inlined, so that the code for std::allocate_shared is there only once.
 [[gnu::noinline]] WEFT_DEFINE std::shared_ptr<recycled_object> recycled_memory(std::size_t bytes) {
   void* object = nullptr;
   auto owner = std::allocate_shared<recycled_object>(allocator_beside<recycled_object>(bytes, &object));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Attention on the CPU in memory linear in the number of positions.
 //
-// Scores are computed blockwise and never stored (Dao et al., "FlashAttention", 2022): forward saves the
-// logarithm of each row's sum, from which backward recomputes them. Heads run in parallel; within a head the
-// order of all sums is fixed.
+// Scores are computed blockwise and never stored (Dao et al., "FlashAttention", 2022): the forward pass saves
+// the logarithm of each row's sum, from which the backward pass recomputes them. Heads run in parallel;
+// within a head the order of all sums is fixed.
 #pragma once
 
 #include <algorithm>
@@ -33,15 +33,15 @@ struct head_view {
   }
   head_view from(index_t first) const { return {data + first * position, position, feature}; }
 
-  /// Asks for the features of position `t`, which is far from those that were read before: no processor
-  /// foresees that.
+  /// Prefetches the features of position `t`, which are far from those read before, so that no hardware
+  /// prefetcher would find them.
   void prefetch(index_t t, index_t features) const {
     constexpr index_t line = 64 / sizeof(T);
     for (index_t d = 0; d < features; d += line) __builtin_prefetch(data + t * position + d * feature);
   }
 };
 
-/// The number of positions of whole blocks of scores that hold `positions`.
+/// `positions` rounded up to whole blocks of scores.
 inline index_t whole_blocks(index_t positions) {
   return (positions + attention_block - 1) / attention_block * attention_block;
 }
@@ -52,7 +52,7 @@ struct head_size {
   index_t queries, keys, features, padded_features;
   index_t group;  // query heads per key head
   bool causal;
-  index_t offset;  // of causal attention: the position of the first query, that of the first key being 0
+  index_t offset;  // if causal: position of the first query, relative to the first key
   T scale;
 
   head_size(const strided& q, const strided& k, const attributes& at) : causal(at[0] != 0), offset(at[1]) {
@@ -68,15 +68,15 @@ struct head_size {
   index_t matrix(index_t positions) const { return whole_blocks(positions) * padded_features; }
 };
 
-/// What is needed of a product of blocks for a tile of its rows: columns before `columns`, and of the sums
-/// terms `first` to `last` - 1, as the others are zero. A block whose queries do not attend to all its keys
+/// The part of a product of blocks that a tile of its rows needs: columns before `columns`, and terms `first`
+/// to `last` - 1 of the sums; the other terms are zero. A block whose queries do not attend to all its keys
 /// is a triangle.
 struct needed_part {
   index_t columns, first, last;
 };
 
 /// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors.
-/// needed(i, height) is the part that counts of rows i to i + height - 1.
+/// needed(i, height) is the part that rows i to i + height - 1 need.
 template <class T, class Needed>
 void multiply_in_place(index_t m, index_t n, const T* a, index_t a_row, index_t a_column, const T* b,
                        index_t b_row, T* c, index_t c_row, bool add, const Needed& needed) {
@@ -98,7 +98,7 @@ void multiply_in_place(index_t m, index_t n, const T* a, index_t a_row, index_t 
   }
 }
 
-/// Features from `d` on of the row of position `t`, followed by zeros.
+/// The features from `d` on of position `t`, followed by zeros.
 template <class V, class S>
 V row_part(const head_view<const S>& x, index_t t, index_t d, index_t features) {
   const S* const from = x.data + t * x.position + d * x.feature;
@@ -118,7 +118,7 @@ void copy_features(const From* from, index_t from_step, To* to, index_t to_step,
   for (index_t d = 0; d < features; ++d) to[d * to_step] = static_cast<To>(from[d * from_step]);
 }
 
-/// How many positions before it is copied one is asked for.
+/// How many positions ahead of the copy a position is prefetched.
 inline constexpr index_t positions_ahead = 8;
 
 /// Rows of `positions`, padded with zeros: [whole_blocks(positions), padded_features].
@@ -131,8 +131,8 @@ void pack_rows(const head_view<const S>& x, const head_size<T>& s, index_t posit
   }
   std::fill_n(to, (whole_blocks(positions) - positions) * s.padded_features, T{});
 }
-/// Rows of keys transposed blockwise: [blocks, features, attention_block]. Rows of all positions would often
-/// be multiples of 4 KiB apart and fall into the same cache sets.
+/// Rows of keys, transposed blockwise: [blocks, features, attention_block]. With a single block, rows would
+/// often be multiples of 4 KiB apart and map to the same cache sets.
 template <class S, class T>
 void pack_columns(const head_view<const S>& x, const head_size<T>& s, T* to) {
   using V = simd::vec<T, blocking<T>::lanes>;
@@ -157,12 +157,12 @@ void unpack_rows(const T* from, const head_size<T>& s, const head_view<S>& x, in
     copy_features(from, 1, x.data + t * x.position, x.feature, s.features);
 }
 
-/// First key to which query `i` does not attend.
+/// The first key to which query `i` does not attend.
 template <class T>
 index_t visible(const head_size<T>& s, index_t i) {
   return s.causal ? std::min(i + s.offset + 1, s.keys) : s.keys;
 }
-/// The number of keys of the block from `j0` on to which query `i` attends: the first ones.
+/// How many keys of the block that begins at `j0` query `i` attends to: the first ones.
 template <class T>
 index_t shown(const head_size<T>& s, index_t i, index_t j0) {
   return std::clamp<index_t>(visible(s, i) - j0, 0, attention_block);
@@ -174,9 +174,9 @@ index_t first_to_see(const head_size<T>& s, index_t i0, index_t rows, index_t j)
 }
 inline index_t whole_vectors(index_t columns, index_t lanes) { return (columns + lanes - 1) / lanes * lanes; }
 
-/// Replaces the scores of as many rows as a vector has lanes by weights exp((score - maximum) * scale), in
-/// which what is large cancels before anything is rounded, and updates the running maxima and sums, one row
-/// per lane. Returns the factors by which previous sums must be multiplied.
+/// Replaces the scores of as many rows as a vector has lanes by weights exp((score - maximum) * scale), where
+/// large values cancel before anything is rounded, and updates the running maxima and sums, one row per lane.
+/// Returns the factors by which previous sums must be multiplied.
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
@@ -209,7 +209,7 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   return factor;
 }
 
-/// The result and the logarithms of the sums of one head. Without keys: 0 and minus infinity.
+/// The result of one head, and the logarithms of its sums. Without keys: 0 and minus infinity.
 template <class S, class T>
 void attend(const head_size<T>& s, const head_view<const S>& q, const head_view<const S>& k,
             const head_view<const S>& v, const head_view<S>& out, T* log_sum, scratch_memory& scratch) {
@@ -282,7 +282,7 @@ void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, co
   }
 }
 
-/// The memory of one task of backward: operands of one key head and of one query head, and their cotangents.
+/// The memory of one backward task: the operands of one key head and of one query head, and their cotangents.
 template <class T>
 struct backward_memory {
   T *keys_t, *values_t, *keys, *sum_k, *sum_v;               // of the key head
@@ -306,7 +306,7 @@ struct backward_memory {
   }
 };
 
-/// Reads keys and values of a key head, and sets their cotangents to 0.
+/// Reads the keys and values of a key head, and sets their cotangents to 0.
 template <class S, class T>
 void begin_backward(const head_size<T>& s, const head_view<const S>& k, const head_view<const S>& v,
                     const backward_memory<T>& m) {
@@ -317,7 +317,8 @@ void begin_backward(const head_size<T>& s, const head_view<const S>& k, const he
   std::fill_n(m.sum_v, s.matrix(s.keys), T{});
 }
 
-/// Reads queries and the cotangents of their results of a query head, and sets their own to 0.
+/// Reads the queries of a query head and the cotangents of their results, and sets the queries' cotangents to
+/// 0.
 template <class S, class T>
 void begin_queries(const head_size<T>& s, const head_view<const S>& q, const head_view<const S>& out,
                    const head_view<const S>& g, const backward_memory<T>& m) {
@@ -334,7 +335,8 @@ void begin_queries(const head_size<T>& s, const head_view<const S>& q, const hea
   }
 }
 
-/// Adds the cotangents of keys and values by one query head, and computes that of its queries.
+/// Adds what one query head contributes to the cotangents of keys and values, and computes that of its
+/// queries.
 template <class T>
 void attend_backward(const head_size<T>& s, const T* log_sum, index_t log_sum_stride,
                      const backward_memory<T>& m) {
@@ -372,8 +374,8 @@ void attend_backward(const head_size<T>& s, const T* log_sum, index_t log_sum_st
 }  // namespace detail
 
 /// in: q [batch, queries, heads, feature], k and v [batch, keys, key heads, feature]; out: result like q,
-/// log_sum [batch, head, query]. Attributes: whether causal; the position of the first query. All but log_sum
-/// are stored as S, bf16 and f16 being computed in f32.
+/// log_sum [batch, head, query]. Attributes: whether it is causal; the position of the first query. All but
+/// log_sum are stored as S; bf16 and f16 are computed in f32.
 template <class S>
 void attention(const native_call& call) {
   using T = std::conditional_t<is_storage_type<S>, float, S>;
@@ -390,7 +392,7 @@ void attention(const native_call& call) {
 }
 
 /// in: q, k, v, result, log_sum, cotangent of the result; out: cotangents of q, k and v. Key heads run in
-/// parallel, each with its query heads in their order.
+/// parallel, each with its query heads in order.
 template <class S>
 void attention_backward(const native_call& call) {
   using T = std::conditional_t<is_storage_type<S>, float, S>;

@@ -44,11 +44,12 @@ class cpu_backend : public backend {
 
  protected:
   static constexpr std::align_val_t alignment{64};
-  /// Kernels with less work, in instructions times elements, run on one thread: a parallel call costs a few
-  /// microseconds. Measured with a chain of three instructions, which breaks even at 48 K elements.
+  /// Kernels with less work than this, in instructions times elements, run on one thread, since a parallel
+  /// call costs a few microseconds. Measured with a chain of three instructions, which breaks even at 48 K
+  /// elements.
   static constexpr index_t serial_work = index_t{1} << 18;
 
-  /// Copies on all threads, as one core cannot use the full memory bandwidth.
+  /// Copies on all threads, since one core cannot use the full memory bandwidth.
   void copy_bytes(void* to, const void* from, std::size_t bytes);
 
   bool worth_dividing(const kernel_call& call, index_t elements) const;
@@ -57,11 +58,11 @@ class cpu_backend : public backend {
     return worth_dividing(call, elements) ? std::min<index_t>(most, 4 * threads_.threads()) : 1;
   }
 
-  /// Divides rows among tasks, and rows into pieces if there are few.
+  /// Divides rows among tasks and, if there are few rows, rows into pieces.
   void launch_elements(const kernel_call& call);
 
-  /// Few long rows, and few columns of many rows, are computed in blocks of about this many elements. It
-  /// depends on sizes only, so that sums are equal for any number of threads.
+  /// A few long rows, or a few columns of many rows, are computed in blocks of about this many elements. The
+  /// blocks depend only on sizes, so that sums are the same for any number of threads.
   static constexpr index_t block_elements = index_t{1} << 16;
   static constexpr index_t few = 64;
 
@@ -69,8 +70,8 @@ class cpu_backend : public backend {
 
   void launch_long_rows(const kernel_call& call);
 
-  /// Whole rows are folded, as memory is read in their order; the sums of the widest range stay in the
-  /// first-level cache. Also kernels that fold rows and columns, which compute rows whole, however long.
+  /// Folds whole rows, so that memory is read in order, over ranges of columns whose sums fit the first-level
+  /// cache. Kernels that fold rows, too, compute whole rows of any length.
   void launch_columns(const kernel_call& call);
 
   /// A strided copy as rows that are as long as both sides allow; the remaining dims count the rows.
@@ -80,7 +81,7 @@ class cpu_backend : public backend {
     index_t bytes;                                // of an element
     index_t rows = 1, size = 1;                   // of rows
     index_t from_step = 1, to_step = 1;           // within a row, in elements
-    int outer = 0;                                // dims that count rows, the first of them outermost
+    int outer = 0;                                // dims that count rows, outermost first
     index_t extent[max_order]{}, from_stride[max_order]{}, to_stride[max_order]{};
 
     copied_rows(const strided& source, const strided& target);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Convolutions of each channel by a matrix of its own on the CPU: op/depthwise.hpp.
+// Convolutions of each channel with its own matrix on the CPU: op/depthwise.hpp.
 //
 // The image of a channel is copied with zeros around it, so that a row of the result is a sum of rows of the
-// copy, a vector at a time.
+// copy, computed a vector at a time.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
-/// The convolution of one channel; its result has `made` rows and columns.
+/// The sizes of the convolution of one channel; its result has `made` rows and columns.
 struct depthwise_sizes {
   height_width step, inner, padding, window, image, made;
 
@@ -24,14 +24,14 @@ struct depthwise_sizes {
   index_t columns() const { return (made.width - 1) * step.width + (window.width - 1) * inner.width + 1; }
 };
 
-/// The copy of an image, in scratch memory. In its rows, columns that are a step apart follow each other.
+/// The copy of an image, in scratch memory. In its rows, columns that are a step apart are adjacent.
 template <class T>
 class padded_image {
  public:
   static constexpr int lanes = packed_lanes<T>, most_vectors = 4;  // of a row at a time
   using V = simd::vec<T, lanes>;
 
-  /// `beside`: elements of further memory, aligned as vectors.
+  /// `beside`: number of elements of additional memory, aligned for vectors.
   padded_image(const depthwise_sizes& s, scratch_memory& scratch, index_t beside)
       : s_(s),
         part_((s.columns() + s.step.width - 1) / s.step.width),
@@ -62,7 +62,7 @@ class padded_image {
       }
     }
   }
-  /// What place t of the windows of row i of the result reads.
+  /// The elements that place t of the windows reads for row i of the result.
   const T* at(index_t t, index_t i) const { return elements_ + i * s_.step.height * row_ + taps_[t]; }
 
  private:
@@ -91,7 +91,7 @@ WEFT_INLINE void convolve_row(const padded_image<T>& x, index_t i, const T* w, i
   }
 }
 
-/// Adds to the sums of `Places` places of windows, from t on, products of x and a row of g.
+/// Adds products of x and a row of g to the sums of `Places` places of the windows, from t on.
 template <std::size_t Places, class T>
 WEFT_INLINE void correlate_row(const padded_image<T>& x, index_t i, index_t t, index_t taps, const T* g,
                                index_t width, typename padded_image<T>::V (&sum)[Places]) {
@@ -109,9 +109,9 @@ WEFT_INLINE void correlate_row(const padded_image<T>& x, index_t i, index_t t, i
 
 }  // namespace detail
 
-/// in: x [B, C, H, W], w [C, height, width]; out: [B, C, v3, v4], element (b, c, i, j) the sum over k, l of
-/// x(b, c, i step + k inner - padding, ...) w(c, k, l), in their order. v0 packs the steps between windows,
-/// v1 those within one, v2 the zeros above and left of x.
+/// in: x [B, C, H, W], w [C, height, width]; out: [B, C, v3, v4], whose element (b, c, i, j) is the sum over
+/// k, l, in order, of x(b, c, i step + k inner - padding, ...) w(c, k, l). v0 packs the steps between
+/// windows, v1 the steps within one, v2 the zeros above and left of x.
 template <class T>
 void depthwise_conv2d(const native_call& call) {
   const strided &x = call.in[0], &w = call.in[1], &out = call.out[0];
@@ -143,9 +143,9 @@ void depthwise_conv2d(const native_call& call) {
       });
 }
 
-/// in: x [B, C, H, W], g [B, C, rows, columns]; out: [C, height, width], element (c, k, l) the sum over b, i,
-/// j of x(b, c, i step + k inner - padding, ...) g(b, c, i, j). v0 to v2 as above, v3 packs the size of a
-/// window.
+/// in: x [B, C, H, W], g [B, C, rows, columns]; out: [C, height, width], whose element (c, k, l) is the sum
+/// over b, i, j of x(b, c, i step + k inner - padding, ...) g(b, c, i, j). v0 to v2 are as above; v3 packs
+/// the size of a window.
 template <class T>
 void depthwise_weight_gradient(const native_call& call) {
   const strided &x = call.in[0], &g = call.in[1], &out = call.out[0];

@@ -3,7 +3,7 @@
 //
 // Nothing is started before the first parallel call, OpenMP is not used, and other users of TBB in the
 // process keep their threads. The assignment of tasks to workers is not fixed: results must not depend on it,
-// and each task must write to memory of its own. Several threads of a program may call one executor
+// and tasks must not write to the same memory. Several threads of a program may use one executor
 // concurrently.
 //
 //   executor threads(2);
@@ -17,7 +17,7 @@
 
 namespace weft {
 
-/// Scratch memory of a thread for use within a task; it grows and is kept.
+/// Scratch memory of a thread, for use within a task; it grows as needed and is kept.
 class scratch_memory {
  public:
   scratch_memory() = default;
@@ -42,7 +42,7 @@ int hardware_threads();
 /// Runs tasks on a fixed number of threads.
 class executor {
  public:
-  /// `threads` threads including the caller; 0 means one per core. Throws value_error if it is negative.
+  /// Uses `threads` threads including the caller; 0 means one per core. Throws value_error if it is negative.
   explicit executor(int threads = 0);
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
@@ -50,8 +50,8 @@ class executor {
 
   int threads() const { return threads_; }
 
-  /// Calls f(task, scratch) for all tasks in [0, tasks) and returns when they are done; on the calling thread
-  /// if `parallel` is false.
+  /// Calls f(task, scratch) for all tasks in [0, tasks) and returns when they are done; runs them on the
+  /// calling thread if `parallel` is false.
   template <class F>
   void parallel_for(index_t tasks, const F& f, bool parallel = true) {
     run(tasks, parallel, [](const void* body, index_t task, scratch_memory& scratch) {
@@ -62,10 +62,10 @@ class executor {
  private:
   using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
 
-  /// Not a template on the body, so that TBB's templates are compiled once, and no header needs TBB's.
+  /// Not a template on the body, so that TBB's templates are compiled once and no header needs TBB's headers.
   void run(index_t tasks, bool parallel, task_function f, const void* body);
 
-  /// Scratch memory of the thread: a task runs on one thread from beginning to end.
+  /// The thread's scratch memory; a task runs on one thread from beginning to end.
   static scratch_memory& own_scratch();
 
   int threads_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products with few rows, such as a linear layer applied to one sample: B is read once and not packed, as
+// Products with few rows, such as a linear layer applied to one sample: B is read once and not packed, since
 // packing would read and write all of it once more. With a transposed B they are dot products of contiguous
 // rows; bf16 and f16 are widened in registers.
 #pragma once
@@ -16,7 +16,7 @@ namespace detail {
 template <class From>
 using wide_type = std::conditional_t<is_storage_type<From>, float, From>;
 
-/// The type in which dot products are computed: pairs of bf16 if the machine multiplies them.
+/// The type in which dot products are computed: pairs of bf16 if the machine can multiply them.
 template <class From>
 using dot_type =
     std::conditional_t<elements_in<typename packing<From>::type> == 2, bf16_pair, wide_type<From>>;
@@ -27,24 +27,24 @@ struct dot_blocking {
   static constexpr int lanes = packed_lanes<wide_type<From>>;
   static constexpr int elements = elements_in<dot_type<From>>;
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
-  /// With more rows blocking is faster. Of a transposed B: dot products of few elements cost more to add up
-  /// than to compute.
+  /// Above this many rows, blocking is faster. For a transposed B: dot products over few elements cost more
+  /// to sum across lanes than to compute.
   static constexpr index_t most_rows(index_t depth) {
     constexpr bool has_tiles = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES;
     constexpr index_t most = has_tiles ? 1 : elements == 2 ? 16 : sizeof(From) == 8 ? 4 : 8;
     return std::min(most, std::max<index_t>(depth / 32, 4));
   }
-  /// Of a B with contiguous rows, which is read in place in more cases where types are not widened.
+  /// For a B with contiguous rows; B is read in place in more cases where types are not widened.
   static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 1;
-  /// Vectors of a row of B per step; most for one row of A, so that memory is read in long pieces.
+  /// Vectors of a row of B per step; most of them for one row of A, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;
-  /// Products that are summed before they are added to the sum of those before.
+  /// Number of products that are summed before the sum is added to the previous ones.
   static constexpr index_t depth_block = index_t{256} * lanes * elements;
-  /// Rows per task: at least the maximum, so that tasks divide the columns.
+  /// Rows per task: at least the maximum, so that only columns are divided among tasks.
   static constexpr index_t task_rows = 16;
 };
 
-/// Sums of `height` rows of A from `a` and `width` columns of B from `b`, each contiguous. Rows and columns
+/// Sums for `height` rows of A from `a` and `width` columns of B from `b`, each contiguous. Rows and columns
 /// beyond these repeat the last one and are not stored.
 template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
@@ -92,8 +92,8 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
     }
 }
 
-/// Sums of `height` rows of A from `a` and as many columns of B from `b` as the vectors J hold; rows of B are
-/// contiguous, and `width` columns are stored.
+/// Sums for `height` rows of A from `a` and as many columns of B from `b` as the vectors J hold; rows of B
+/// are contiguous, and `width` columns are stored.
 template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
                                std::integer_sequence<int, IJ...>, index_t depth, const matrix<From>& a,
@@ -122,7 +122,7 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
   store_tile<vectors * lanes>(sums, c.data, c.row, height, width, c.add);
 }
 
-/// The block by dot products, Rows rows at a time.
+/// Computes the block by dot products, Rows rows at a time.
 template <int Rows, class From, class Out>
 void multiply_by_dots(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b,
                       const result_matrix<Out>& c) {
@@ -138,7 +138,8 @@ void multiply_by_dots(const block_range& range, index_t depth, const matrix<From
 /// How products of few rows are computed: not by these kernels, by dot products, or row by row of B.
 enum class few_rows : std::uint8_t { no, dots, spread };
 
-/// What these strides and sizes allow, and is worthwhile. The rows of a B with one column are no vectors.
+/// The method that strides and sizes allow and make worthwhile. The rows of a B with one column are not
+/// vectors.
 template <class From>
 few_rows few_rows_of(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
   using B = dot_blocking<From>;

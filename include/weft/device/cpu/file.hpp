@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// CPU memory in files, for rarely used tensors when memory is short. The operating system keeps in memory
-// what fits.
+// CPU memory in files, for rarely used tensors when memory is short. The operating system keeps as much in
+// memory as fits.
 //
 //   const device disk(std::make_shared<cpu::file_backend>("/var/tmp"));
 #pragma once
@@ -22,7 +22,7 @@ namespace weft::cpu {
 /// The CPU with memory mapped to unnamed files in a folder.
 class file_backend : public cpu_backend {
  public:
-  /// Files are created in `folder` and unlinked at once. Throws io_error if that is impossible.
+  /// Files are created in `folder` and unlinked immediately. Throws io_error if that is impossible.
   explicit file_backend(std::string folder) : cpu_backend(1), folder_(std::move(folder)) {
     deallocate(allocate(1), 1);
   }
@@ -30,7 +30,7 @@ class file_backend : public cpu_backend {
   const char* name() const override { return "file"; }
   device_room room() const override { return {}; }
 
-  /// Throws out_of_memory_error if the disk, or the quota, is full: space is reserved, so that later writes
+  /// Throws out_of_memory_error if the disk or the quota is full: space is reserved, so that later writes
   /// cannot fail.
   void* allocate(std::size_t bytes) override {
     std::string path = folder_ + "/weft-XXXXXX";

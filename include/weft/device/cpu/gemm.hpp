@@ -2,12 +2,12 @@
 // Matrix multiplication on the CPU: C = A B, or C += A B, for operands with any strides.
 //
 // The classic scheme (Goto and van de Geijn, 2008): a micro-kernel keeps a tile of C in registers, blocks of
-// A stay in the second-level cache, B is packed in panels. If all of A fits that cache, tasks are parts of C
-// and pack panels when they first read them; otherwise all threads pack B once. How an element is computed
-// depends on sizes only, not on the number of threads.
+// A stay in the second-level cache, and B is packed in panels. If all of A fits that cache, tasks are parts
+// of C and pack panels when they first read them; otherwise all threads pack B once. How an element is
+// computed depends only on sizes, not on the number of threads.
 //
 // Sums of bf16 and f16 are f32; C is rounded once, when its tile is complete. bf16 uses tile registers
-// (tiles.hpp) or instructions for pairs if available, few rows few_rows.hpp.
+// (tiles.hpp) or instructions for pairs, if available; products with few rows use few_rows.hpp.
 //
 //   multiply({m, n, k}, matrix<float>{a, k, 1}, matrix<float>{b, n, 1}, result_matrix<float>{c, n}, threads);
 #pragma once
@@ -31,7 +31,8 @@ struct operands_of_product {
 
 namespace detail {
 
-/// A product in blocks as planned. Sums of another type than C's are kept until the last part of K.
+/// A product computed in blocks as planned. If sums have another type than C, they are kept until the last
+/// part of K.
 template <class From, class Out>
 class blocked_product {
  public:
@@ -42,11 +43,11 @@ class blocked_product {
   blocked_product(const gemm_size& size, const operands_of_product<From, Out>& o)
       : a_(o.a), b_(o.b), c_(o.c), plan_(size, a_, b_) {}
 
-  /// The size of what is computed: of C, or of its transpose.
+  /// The size of what is computed: C or its transpose.
   const gemm_size& size() const { return plan_.size; }
   bool is_one_block() const { return plan_.size.m <= plan_.whole_rows; }
 
-  /// Computes a part of C; all of A is one block.
+  /// Computes a part of C, with all of A as one block.
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
     const index_t rows = range.i1 - range.i0, panels = quotient_up(range.j1 - range.j0, plan_.panel_columns);
     const index_t a_space = a_space_for(rows), b_space = panel_size();
@@ -76,8 +77,8 @@ class blocked_product {
     }
   }
 
-  /// Computes all of C; A is several blocks. B is packed for as many columns as fit the last-level cache.
-  /// for_each(n, f) calls f(task, scratch) for n tasks.
+  /// Computes all of C, with A in several blocks. B is packed for as many columns as fit the last-level
+  /// cache. for_each(n, f) calls f(task, scratch) for n tasks.
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
     constexpr index_t cached = index_t{6} << 20;  // bytes
@@ -112,11 +113,11 @@ class blocked_product {
   /// Whether sums are accumulated in C.
   bool direct() const { return std::is_same_v<Out, S> && !plan_.transposed && c_.piece == 0; }
 
-  /// Rows i0 to i0 + rows - 1 of A, for `depth` packed elements from the k0-th on.
+  /// Rows i0 to i0 + rows - 1 of A, for `depth` packed elements starting at the k0-th.
   struct block {
     index_t i0, rows, k0, depth;
   };
-  /// `count` panels of B from the first on, for the same part of K.
+  /// `count` consecutive panels of B, for the same part of K.
   struct panel_group {
     index_t first, count, k0, depth;
     T* packed;
@@ -139,7 +140,8 @@ class blocked_product {
     return packed;
   }
 
-  /// Packs panels begin to end - 1 of a group; a few rows of B at a time, as each is in another page.
+  /// Packs panels begin to end - 1 of a group, a few rows of B at a time, since each row is in a different
+  /// page.
   void pack(const panel_group& g, index_t begin, index_t end) const {
     const index_t some = b_.column == 1 ? rows_ahead : g.depth;
     for (index_t from = 0; from < g.depth; from += some)
@@ -150,7 +152,8 @@ class blocked_product {
                                        g.packed + p * panel_size() + from * B::tile_columns);
   }
 
-  /// Multiplies a block of A by a group of panels. Sums kept for the next part of K are `sums_size` apart.
+  /// Multiplies a block of A by a group of panels. The sums kept for the next part of K are `sums_size`
+  /// apart.
   void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size,
                      scratch_memory& scratch) const {
     const index_t a_space = a_space_for(at.rows), own = direct() || kept ? 0 : at.rows * B::tile_columns;
@@ -169,7 +172,7 @@ class blocked_product {
     return rows <= 64 && columns == micro_kernels<T>::vectors_for(columns) * B::lanes;
   }
 
-  /// Whether a panel of B is packed while it is read for the first time.
+  /// Whether a panel of B is packed while it is first read.
   bool packs_on_the_way(index_t columns) const {
     return direct() && std::is_same_v<T, From> && b_.column == 1 && !b_.is_merged() &&
            columns == B::tile_columns;
@@ -195,7 +198,7 @@ class blocked_product {
     else store(at, sums, j0, columns);
   }
 
-  /// Stores sums of a panel to C, piece by piece.
+  /// Stores the sums of a panel to C, piece by piece.
   void store(const block& at, const S* sums, index_t j0, index_t columns) const {
     const index_t piece = c_.piece > 0 ? c_.piece : plan_.size.n;
     for (index_t j = 0, some; j < columns; j += some) {
@@ -206,7 +209,7 @@ class blocked_product {
     }
   }
 
-  /// Multiplies the first tile of a block by a panel of B, which is packed on the way.
+  /// Multiplies the first tile of a block by a panel of B, which it packs at the same time.
   void multiply_and_pack(const block& at, const T* tiles, index_t j0, T* packed) const {
     if constexpr (std::is_same_v<Out, S> && std::is_same_v<T, From>)
       packing_kernel<T>(at.depth, tiles, plan_.layout.row, plan_.layout.column, b_.data + at.k0 * b_.row + j0,
@@ -219,8 +222,8 @@ class blocked_product {
 };
 
 /// Divides products of `size` into tasks of whole tiles: as many as keep `threads` busy, each at least two
-/// tiles high and wide. The assignment of elements to tasks depends on the number of threads, their
-/// computation does not.
+/// tiles high and wide. The assignment of elements to tasks depends on the number of threads, but how each
+/// element is computed does not.
 class task_grid {
  public:
   task_grid(const gemm_size& size, index_t products, index_t tile_rows, index_t tile_columns,
@@ -256,7 +259,7 @@ inline scratch_memory& shared_scratch() {
 
 }  // namespace detail
 
-/// Computes `products` products of equal size and strides; at(n) returns the operands of the n-th.
+/// Computes `products` products of equal size and strides; at(n) returns the operands of product n.
 template <class From, class Out, class At>
 void multiply_each(const gemm_size& size, index_t products, const At& at, executor& threads) {
   if (products == 0 || size.m == 0 || size.n == 0) return;

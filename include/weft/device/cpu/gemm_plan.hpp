@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a product is divided into blocks, decided from sizes, strides and the sizes of caches alone.
+// How a product is divided into blocks; depends only on sizes, strides and cache sizes.
 //
 //   MR x NR   a tile of C in registers: blocking::tile_rows x panel_columns, at most tile_columns
 //   KC        part: of K, so that a tile of A stays in the first-level cache
@@ -27,7 +27,7 @@ class gemm_plan {
   using B = blocking<T>;
   static constexpr index_t elements = elements_in<T>;  // of K in a packed one
 
-  /// Changes the operands to those of the transpose if that is what is computed.
+  /// Replaces the operands by those of the transpose if the transpose is what is computed.
   [[gnu::noinline]] gemm_plan(const gemm_size& product, matrix<From>& a, matrix<From>& b)
       : transposed(is_better_transposed(product, a, b)), size(product) {
     if (transposed) {
@@ -50,19 +50,19 @@ class gemm_plan {
   gemm_size size;         // of what is computed
   index_t depth, part;    // K, and KC
   index_t block_rows;     // MC
-  index_t whole_rows;  // up to which all of A is one block, and tasks pack the columns of B that they read
-  index_t panel_columns;  // NR, or less so that panels are equally wide
+  index_t whole_rows;  // up to which A is one block, and tasks pack the columns of B they read
+  index_t panel_columns;  // NR, or less so that all panels have the same width
   tile_layout layout;     // of packed tiles of A, or of A
   bool a_in_place;        // A is not packed
 
  private:
-  /// A B^T with at most half as many rows as columns is computed as the transpose of B A^T: then the smaller
-  /// operand is transposed, and the larger one can be read in place.
+  /// A B^T with at most half as many rows as columns is computed as the transpose of B A^T, so that the
+  /// smaller operand is transposed and the larger one can be read in place.
   static bool is_better_transposed(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
     return a.column == 1 && b.row == 1 && b.column != 1 && 2 * size.m <= size.n;
   }
 
-  /// Equal parts of K, of which a tile fits the first-level cache.
+  /// Equal parts of K, such that a tile fits the first-level cache.
   static index_t part_of_depth(index_t depth, bool by_column) {
     const index_t deepest = by_column ? B::depth * B::tile_rows / packed_column : B::depth;
     const index_t parts = std::max<index_t>(quotient_up(depth, deepest), 1);

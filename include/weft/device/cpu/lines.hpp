@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The lines of a tensor along a dim, for kernels that go along several neighbours at a time on the CPU.
+// The lines of a tensor along a dim, for CPU kernels that process several adjacent lines at a time.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
-/// The lines of tensors of one shape along dim `dim`, in groups of neighbours: along the last dim or, if that
-/// is `dim`, the one before it, where fewer are a group, as rows may map to the same lines of a cache.
+/// The lines of tensors of one shape along dim `dim`, in groups of adjacent lines: adjacent along the last
+/// dim or, if that is `dim`, along the one before it. In the latter case groups are smaller, since rows may
+/// map to the same cache lines.
 class grouped_lines {
  public:
   static constexpr index_t most = 64, few = 4;  // lines of a group
@@ -27,9 +28,9 @@ class grouped_lines {
     groups_[across_] = (lines_ + width_ - 1) / width_;
   }
 
-  /// From a line of `t` to the next one of its group.
+  /// The step from a line of `t` to the next one of its group.
   index_t step(const strided& t) const { return across_ < 0 ? 0 : t.stride[across_]; }
-  /// Of the first element of a group.
+  /// The offset of the first element of a group.
   index_t offset(const strided& t, index_t group) const {
     index_t stride[max_order];
     std::copy(t.stride, t.stride + groups_.order, stride);
@@ -49,8 +50,8 @@ class grouped_lines {
     });
   }
 
-  /// Calls f(lines, steps...) with constants for full groups, so that loops over adjacent lines become
-  /// vectors and those over a few are unrolled.
+  /// Calls f(lines, steps...) with constants for full groups, so that loops over adjacent lines are
+  /// vectorised and loops over a few lines are unrolled.
   template <class F, class... Steps>
   static void with_constants(F f, index_t lines, Steps... steps) {
     if (lines == most && (... && (steps == 1)))
@@ -63,7 +64,7 @@ class grouped_lines {
   template <class>
   using adjacent = std::integral_constant<index_t, 1>;
 
-  /// Of a group among those of its neighbours.
+  /// The index of a group along the dim across which lines are grouped.
   index_t place(index_t group) const {
     if (across_ < 0) return 0;
     index_t after = 1;
@@ -71,7 +72,7 @@ class grouped_lines {
     return group / after % groups_[across_];
   }
 
-  shape groups_;  // how many there are along each dim
+  shape groups_;  // the number of groups along each dim
   index_t size_;
   int across_ = -1;
   index_t width_ = 1, lines_ = 1;

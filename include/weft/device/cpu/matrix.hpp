@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Operands and results of matrix products on the CPU. Rows and columns of an operand have strides, or are
-// merged from dims of a tensor that have no common stride (strided::merged); then blocks of it are copied
-// when they are packed.
+// Operands and results of matrix products on the CPU. Rows and columns of an operand either have strides or
+// are merged from dims of a tensor without a common stride (strided::merged); in that case blocks of it are
+// copied when they are packed.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@ struct gemm_size {
 };
 
 /// The offsets of merged rows or columns; within each `run` of them, counted from the first, they are `step`
-/// apart. `largest` is the largest of them, or 0.
+/// apart. `largest` is the largest offset, or 0.
 struct merged_offsets {
   const index_t* offset = nullptr;
   index_t run = 1, step = 1, largest = 0;
 };
 
 /// Element (i, j) of a matrix is data[i * row + j * column], or data[rows->offset[i] + columns->offset[j]] if
-/// they are merged: then the strides are those of a copy, and the smaller one is 1.
+/// rows and columns are merged; in that case the strides are those of a copy, and the smaller one is 1.
 template <class T>
 struct matrix {
   const T* data;
@@ -39,9 +39,9 @@ struct matrix {
   matrix transposed() const { return {data, column, row, columns, rows}; }
 };
 
-/// A result with contiguous rows; with `add` the product is added to it. The results of products that share
-/// their left operand can be one, in pieces of `piece` columns (0: it is whole) that are `next` elements
-/// apart.
+/// A result with contiguous rows; with `add`, the product is added to it. The results of products that share
+/// their left operand can be combined into one, in pieces of `piece` columns (0: it is whole) that are `next`
+/// elements apart.
 template <class T>
 struct result_matrix {
   T* data;
@@ -54,11 +54,11 @@ struct result_matrix {
 
 namespace detail {
 
-/// Where the rows and columns of an operand are, if that cannot be said by strides.
+/// Where the rows and columns of an operand are, if strides cannot express it.
 class merged_matrix {
  public:
-  /// Of the matrices in the last two dims of `t`. `joins`: those for all indices of the other dims are one,
-  /// beside each other. `memory`, where the offsets are written, is kept until the product is computed.
+  /// For the matrices in the last two dims of `t`. `joins`: the matrices for all indices of the other dims
+  /// form one, side by side. `memory`, which receives the offsets, is kept until the product is computed.
   merged_matrix(const strided& t, bool joins, scratch_memory& memory) {
     if (!t.merged && !joins) return;
     const int dims = t.extents.order - 2;
@@ -102,7 +102,7 @@ class merged_matrix {
   merged_offsets offsets_[2];  // of rows, of columns
 };
 
-/// Elements of a line that are equally far apart: `count` from position `to` on, which begin at `offset`.
+/// Elements of a line at equal distances: `count` from position `to` on, which begin at `offset`.
 struct line_piece {
   index_t offset, to, count;
 };
@@ -116,7 +116,7 @@ inline int pieces_of(const merged_offsets& at, index_t begin, index_t count, lin
   return n;
 }
 
-/// Copies `count` elements that are `step` apart, and up to a vector of what follows them; `readable`
+/// Copies `count` elements that are `step` apart, and up to a vector of what follows them; only `readable`
 /// elements may be read. `Contiguous`: the step is 1.
 template <bool Contiguous, class T>
 WEFT_INLINE void copy_piece(const T* from, index_t step, index_t count, index_t readable, T* to) {
@@ -136,16 +136,16 @@ WEFT_INLINE void copy_piece(const T* from, index_t step, index_t count, index_t 
   for (; i < count; ++i) to[i] = from[i * step];
 }
 
-/// Most elements in a line of a copied block.
+/// Maximum number of elements in a line of a copied block.
 inline constexpr index_t longest_line = 256;
 
-/// How many elements copied_block may write: those of the block, and a vector that follows them.
+/// How many elements copied_block may write: those of the block, and one vector after them.
 constexpr std::size_t copied_block_size(index_t rows, index_t columns) {
   return static_cast<std::size_t>(rows * columns + 64);
 }
 
-/// Copies a block of a merged matrix, line by line as it lies in memory. Its column stride is 1 only if that
-/// of the matrix is.
+/// Copies a block of a merged matrix, line by line in memory order. The copy's column stride is 1 only if
+/// that of the matrix is.
 template <class T>
 matrix<T> copied_block(const matrix<T>& m, index_t i0, index_t rows, index_t j0, index_t columns, T* to) {
   const bool along_rows = m.column != 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Results of attention to several parts of the keys become the result for all of them.
+// Merges the results of attention to several parts of the keys into the result for all keys.
 //
-// Each part has a result and the logarithm of the sum of exponentials by which it is normalized, so the whole
-// is a mean weighted by these sums.
+// Each part has a result, and the logarithm of the sum of exponentials by which it is normalized, so the
+// whole is a mean weighted by these sums.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// in: result [batch, query, head, feature] and log_sum [batch, head, query] for other keys; out: those for
-/// the keys before, which become those for all keys.
+/// in: result [batch, query, head, feature] and log_sum [batch, head, query] for further keys; out: those for
+/// the previous keys, which become those for all keys.
 template <class T>
 void merge_attention(const native_call& call) {
   const strided &part = call.in[0], &part_sum = call.in[1], &whole = call.out[0], &sum = call.out[1];
@@ -39,7 +39,7 @@ void merge_attention(const native_call& call) {
   });
 }
 
-/// in: a tensor of order 4; out: one of the same extents, to which it is added.
+/// in: a tensor of order 4; out: a tensor of the same extents, to which it is added.
 template <class T>
 void add_positions(const native_call& call) {
   const strided &x = call.in[0], &y = call.out[0];

@@ -25,7 +25,7 @@ struct blocking {
 /// A tile of C, Rows by Vectors. A[i][k] is a[i * a_row + k * a_column]; rows of B are b_row apart, and with
 /// Packs they are also written to the panel `packed`.
 ///
-/// Parameter packs instead of loops, so that the tile is in registers whatever the optimiser decides.
+/// Uses parameter packs instead of loops, so that the tile is in registers regardless of the optimiser.
 template <class T, int Vectors, bool Packs, int... I, int... J, int... IJ>
 WEFT_INLINE void multiply_tile_of(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
                                   std::integer_sequence<int, IJ...>, index_t depth, const T* a,
@@ -65,7 +65,7 @@ template <class T, int Rows, int Vectors>
                                       a_column, b, b_row, c, c_row, add, nullptr);
 }
 
-/// A whole tile that also packs the panel of B which it reads.
+/// A whole tile, which also packs the panel of B that it reads.
 template <class T>
 [[gnu::noinline]] void packing_kernel(index_t depth, const T* a, index_t a_row, index_t a_column, const T* b,
                                       index_t b_row, sum_of<T>* c, index_t c_row, bool add, T* packed) {
@@ -80,8 +80,9 @@ template <class T>
 using micro_kernel_function = void (*)(index_t, const T*, index_t, index_t, const T*, index_t, sum_of<T>*,
                                        index_t, bool);
 
-/// Micro-kernels of few sizes, to limit compile time: a tile of another height is computed in parts, one of
-/// another width with unused columns. f64 has the fewest sizes, as it serves mainly to check gradients.
+/// Micro-kernels of a few sizes, to limit compile time: a tile of another height is computed in parts, and
+/// one of another width with unused columns. f64 has the fewest sizes, as it serves mainly to check
+/// gradients.
 template <class T>
 struct micro_kernels {
   static constexpr int full = blocking<T>::tile_rows, wide = blocking<T>::vectors;

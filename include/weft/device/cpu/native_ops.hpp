@@ -15,7 +15,7 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 
 /// The function of a native op for elements of type T (lower/native_code.hpp); null if there is none.
-/// Programs instantiate the ops and types that they name.
+/// Programs instantiate only the ops and types that they use.
 template <native_op Op, class T>
 constexpr native_function native_function_of() {
   if constexpr (Op == native_op::product) {

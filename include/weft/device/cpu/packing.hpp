@@ -2,7 +2,7 @@
 // Packing of operands of matrix products: parts are stored in the order in which they are read, in the type
 // that is multiplied.
 //
-// bf16 and f16 are widened while they are packed, or bf16 packed as pairs if the machine multiplies pairs.
+// bf16 and f16 are widened while they are packed; bf16 is packed as pairs if the machine can multiply pairs.
 #pragma once
 
 #include <unistd.h>
@@ -23,10 +23,11 @@ struct block_range {
   index_t i0, i1, j0, j1;
 };
 
-/// Elements (i, k) and (i, k + 1), the first in the lower half, as one instruction multiplies them.
+/// Elements (i, k) and (i, k + 1), the first in the lower half, as the instruction that multiplies pairs
+/// expects.
 enum class bf16_pair : std::uint32_t {};
 
-/// The type as which elements are packed, the number of elements in a packed one, and the type of sums.
+/// The type of packed elements, the number of elements in a packed one, and the type of sums.
 template <class T>
 struct packing {
   using type = T;
@@ -67,7 +68,7 @@ WEFT_INLINE void multiply_add(S& sum, V x, V y) {
 template <class T>
 inline constexpr int packed_lanes = vector_bytes / static_cast<int>(sizeof(T));
 
-/// Number of rows of B to prefetch, as hardware does not prefetch rows that are far apart.
+/// Number of rows of B to prefetch, since hardware does not prefetch rows that are far apart.
 inline constexpr index_t rows_ahead = 16;
 
 /// Bytes of a core's second-level cache.
@@ -79,7 +80,7 @@ inline index_t second_cache() {
   return 1 << 20;
 }
 
-/// The packed element that begins at `p`; `elements` remain from there on, `step` apart.
+/// The packed element that begins at `p`; from there on, `elements` remain, `step` apart.
 template <class T, class From>
 WEFT_INLINE T packed_at(const From* p, index_t step, [[maybe_unused]] index_t elements) {
   if constexpr (std::is_same_v<T, bf16_pair>)
@@ -131,11 +132,11 @@ inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) {
   return std::min(all, (all + tile - 1) / tile * n / parts * tile);
 }
 
-/// Rows of a tile that is packed by columns, rounded up.
+/// Rows of a tile that is packed column by column, rounded up.
 inline constexpr int packed_column = 8;
 
-/// Packed elements of K for which a block of a merged operand is copied to the first-level cache: of tiles of
-/// A and of panels of B.
+/// The number of packed elements of K for which a block of a merged operand is copied to the first-level
+/// cache: for tiles of A and for panels of B.
 inline constexpr index_t merged_tile_depth = 128, merged_panel_depth = 32;
 
 /// Layout of packed rows of A: distances between rows of a tile, between its columns, between tiles.
@@ -144,7 +145,7 @@ struct tile_layout {
 };
 
 /// Packs rows i0 to i0 + rows - 1 of A as tiles of Rows, for `depth` packed elements from element k0 on.
-/// Tiles are stored by columns if A is.
+/// Tiles are stored column by column if A is.
 template <class T, int Rows, class From>
 void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements,
                 const tile_layout& layout, T* to) {
@@ -175,7 +176,7 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
       }
     }
   } else if (a.row == 1) {
-    constexpr index_t some = 16;  // columns at a time, which are in as many pages
+    constexpr index_t some = 16;  // columns at a time, each in a different page
     using V = simd::vec<lane_of<T>, packed_column>;
     for (index_t begin = 0; begin < depth; begin += some)
       for (index_t t = 0; t < rows; t += Rows)
@@ -193,7 +194,7 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
   }
 }
 
-/// Packs columns j0 to j0 + columns - 1 of B as one panel of Width for `depth` packed elements, padded with
+/// Packs columns j0 to j0 + columns - 1 of B as one panel of Width, for `depth` packed elements, padded with
 /// zeros.
 template <class T, int Width, class From>
 void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0,
@@ -241,7 +242,7 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   }
 }
 
-/// Stores the first `n` sums of a vector to C, or adds them.
+/// Stores the first `n` sums of a vector to C, or adds them to it.
 template <class V, class Out>
 WEFT_INLINE void store_sums(Out* c, V sum, index_t n, bool add) {
   constexpr index_t lanes = simd::lane_count<V>;
@@ -253,7 +254,7 @@ WEFT_INLINE void store_sums(Out* c, V sum, index_t n, bool add) {
     for (index_t l = 0; l < n; ++l) c[l] = static_cast<Out>(add ? static_cast<S>(c[l]) + sum[l] : sum[l]);
 }
 
-/// Stores a tile of sums, in rows of Width, to C, or adds it.
+/// Stores a tile of sums, in rows of Width, to C, or adds it to C.
 template <int Width, class S, class Out>
 void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns, bool add) {
   constexpr index_t lanes = packed_lanes<S>;

@@ -9,9 +9,9 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 
 namespace detail {
-/// Whether products of all indices of the dims before the last two, which have the same left operand, are
-/// computed as one, whose right operand has the columns of all: if vectors would not be full of the few
-/// columns of each, and each element is computed as it is alone.
+/// Whether the products for all indices of the dims before the last two, which share their left operand, are
+/// computed as one product, whose right operand has the columns of all of them. They are if the few columns
+/// of each would not fill vectors, and if each element is computed as in the separate product.
 template <class T>
 bool can_join(const gemm_size& size, const strided& a, const strided& b, const strided& c) {
   using B = blocking<typename packing<T>::type>;
@@ -20,8 +20,8 @@ bool can_join(const gemm_size& size, const strided& a, const strided& b, const s
   if (std::is_same_v<T, bfloat16> && tiles_permitted()) return false;
 #endif
   const int dims = c.extents.order - 2;
-  // Vectors that one product computes, a single one at less than full speed; what it costs to pack columns
-  // that are not beside each other, and to store sums in pieces. Measured on Zen 5.
+  // The vectors that one product computes, where a single one runs below full speed; and the cost of packing
+  // columns that are not adjacent and of storing sums in pieces. Measured on Zen 5.
   const index_t vectors = quotient_up(size.n, lanes);
   const double computed = static_cast<double>(lanes * vectors + (vectors == 1 ? lanes / 4 : 0)),
                packing_cost = b.merged ? 0.02 : 0.04 + 12 / static_cast<double>(size.m);

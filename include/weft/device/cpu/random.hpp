@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The native ops of random numbers on the CPU.
+// The native ops for random numbers on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// out: uniform in [0, 1) with 24 bits. Attribute 0 distinguishes this op from others of its program.
+/// out: uniform in [0, 1) with 24 bits. Attribute 0 distinguishes this op from others in its program.
 template <class T>
 void uniform(const native_call& call) {
   const strided& out = call.out[0];
@@ -29,7 +29,7 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_probability(const char* op, double p, index_t position);
 }  // namespace detail
 
-/// in: p; out: the same. Throws value_error unless all elements are in [0, 1].
+/// in: p; out: a copy of p. Throws value_error unless all elements are in [0, 1].
 template <class T>
 void checked_probability(const native_call& call) {
   const strided &p = call.in[0], &out = call.out[0];

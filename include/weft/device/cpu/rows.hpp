@@ -15,7 +15,7 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-/// Offset of element `i` of a row, the row being dims first to order - 1 of `t`.
+/// Offset of element `i` of a row that consists of dims first to order - 1 of `t`.
 inline index_t row_element(const strided& t, int first, index_t i) {
   return element_offset(t.extents, t.stride, first, t.extents.order, i);
 }
@@ -26,7 +26,7 @@ index_t index_value(const strided& t, index_t offset);
 inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
 
 [[noreturn, gnu::cold]] void refuse_index(const char* op, index_t index, index_t position, index_t extent);
-/// `index`, at row-major `position` of the indices; throws value_error unless it is in [0, extent).
+/// `index`, found at row-major `position` of the indices; throws value_error unless it is in [0, extent).
 inline index_t checked(const char* op, index_t index, index_t position, index_t extent) {
   if (index < 0 || index >= extent) refuse_index(op, index, position, extent);
   return index;
@@ -45,8 +45,8 @@ inline index_t row_size(const strided& t, int first) {
 
 }  // namespace detail
 
-/// in: index [...]; out: the same as i32. Throws value_error for an index outside [0, v0), except v2 if v3 is
-/// 1, which becomes -1.
+/// in: index [...]; out: the same as i32. Throws value_error for an index outside [0, v0), except that if v3
+/// is 1, the index v2 becomes -1.
 void checked_index(const native_call& call);
 
 /// in: table [rows, ...], index [...]; out: [index..., ...]. v0: the index_reader. Throws value_error for an
@@ -60,7 +60,7 @@ void index_select(const native_call& call) {
     return table.data<const T>() + detail::index_at(index, i) * table.stride[0];
   };
   const bool contiguous = detail::rows_contiguous(table, 1);
-  constexpr index_t block = 64;  // columns of rows whose elements are apart, as of a transposed table
+  constexpr index_t block = 64;  // columns of rows whose elements are apart, as in a transposed table
   const index_t parts = contiguous ? count : (size + block - 1) / block;
   const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>(parts, 16);
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
@@ -82,8 +82,8 @@ void index_select(const native_call& call) {
   });
 }
 
-/// in: index [...], rows [index..., ...]; out: [v0, ...]; v1: the index_reader. Rows of one index are added
-/// in the order of their positions; tasks divide the columns.
+/// in: index [...], rows [index..., ...]; out: [v0, ...]; v1: the index_reader. Rows with the same index are
+/// added in the order of their positions; tasks divide the columns.
 template <class T>
 void index_add(const native_call& call) {
   const strided &index = call.in[0], &rows = call.in[1], &out = call.out[0];
@@ -111,7 +111,7 @@ void index_add(const native_call& call) {
 
 namespace detail {
 
-/// Number of elements of the dims before `dim`, and after it.
+/// Number of elements of the dims before `dim`, and of those after it.
 inline index_t extent_before(const shape& s, int dim) {
   index_t n = 1;
   for (int i = 0; i < dim; ++i) n *= s[i];
@@ -136,10 +136,10 @@ void with_indices(const strided& t, F f) {
 }
 
 /// Strides of a tensor that is accessed at an index along one dim, for a loop over the tensor of indices row
-/// by row; a row is its last dim.
+/// by row, where a row is its last dim.
 struct indexed {
   const shape& extents;   // of the indices
-  index_t along, across;  // strides of the index, and of a column beside it
+  index_t along, across;  // strides of the index, and of the next column
   index_t row_stride[max_order];
 
   indexed(const strided& t, const strided& index, index_t dim)
@@ -228,12 +228,13 @@ void scatter_add(const native_call& call) {
 
 namespace detail {
 /// Stores for every line along `dim` the position of the first NaN or, if there is none, of the first element
-/// v before all others e: for which yields(e, v), and not yields(v, e) or e is later. NaN does not yield.
+/// v that precedes all others e: yields(e, v) holds, and yields(v, e) does not, or e is later. NaN does not
+/// yield.
 template <class T, class Order>
 void first_along(const native_call& call, int dim, Order yields) {
   const strided& x = call.in[0];
   const index_t size = x.extents[dim], along = x.stride[dim];
-  strided out = call.out[0];  // with the dim that it has not
+  strided out = call.out[0];  // with the dim that it lacks
   out.extents = x.extents, out.extents[dim] = 1;
   set_contiguous(out);
   const auto is_nan = [](T v) {
@@ -241,7 +242,7 @@ void first_along(const native_call& call, int dim, Order yields) {
     else return v != v;
   };
   const auto in_line = [&](const T* line, auto step) {
-    constexpr index_t block = 64;  // is looked at as a whole: few have an element before all before them
+    constexpr index_t block = 64;  // tested as a whole: few blocks change the result
     index_t best = 0;
     T extreme = *line;
     for (index_t i = 1; i < size && !is_nan(extreme);) {
@@ -287,8 +288,8 @@ void first_along(const native_call& call, int dim, Order yields) {
 }
 }  // namespace detail
 
-/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, the first of equal ones; the
-/// first NaN if there is one.
+/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0: the first NaN if there is one,
+/// otherwise the first of equal elements.
 template <class T>
 void arg_extremum(const native_call& call) {
   const int dim = static_cast<int>(call.at[0]);

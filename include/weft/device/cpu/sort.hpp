@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Sorting, running sums and products along a dim on the CPU.
+// Sorting, and running sums and products, along a dim on the CPU.
 //
-// Elements of all types are compared by 64-bit keys whose unsigned order is theirs, so that one instance of
-// the sorting functions serves all types.
+// Elements of all types are compared by 64-bit keys with the same order as unsigned numbers, so that one
+// instance of the sorting functions serves all types.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-/// A number whose unsigned order is that of elements: NaN is above all numbers, -0 equals 0.
+/// A number whose unsigned order is that of the elements: NaN is above all numbers, and -0 equals 0.
 template <element T>
 std::uint64_t order_key(T x) {
   constexpr std::uint64_t sign = std::uint64_t{1} << 63;
@@ -30,7 +30,7 @@ std::uint64_t order_key(T x) {
   }
 }
 
-/// An element to be sorted: its key and its position, which decides between equal keys.
+/// An element to be sorted: its key, and its position, which breaks ties between equal keys.
 struct keyed {
   std::uint64_t key;
   index_t position;
@@ -39,14 +39,14 @@ struct keyed {
   }
 };
 
-/// Puts the first `count` elements of the sorted line at its beginning.
+/// Moves the first `count` elements of the sorted line to its beginning.
 void sort_first(keyed* line, index_t size, index_t count);
 
 }  // namespace detail
 
-/// in: x; out: the positions along dim v0 of its elements in ascending order, or descending if v1 is 1; as
-/// many of them as the result has. Equal elements stay in the order of their positions; NaN is larger than
-/// every number.
+/// in: x; out: the positions along dim v0 of its elements in ascending order, or descending if v1 is 1; only
+/// as many as the result has. Equal elements stay in the order of their positions; NaN is larger than every
+/// number.
 template <class T>
 void argsort(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
@@ -71,15 +71,15 @@ void argsort(const native_call& call) {
 }
 
 namespace detail {
-/// What running sums and products of elements of T are formed in: f64, or integers modulo 2^64.
+/// The type of running sums and products of elements of T: f64, or integers modulo 2^64.
 template <class T>
 using running = std::conditional_t<is_floating(dtype_of<T>), double, std::uint64_t>;
 
-/// For every line along dim v0: out = next(total, element) for one element after the other, from the last one
-/// on if `backwards`. `next` changes the total, which is `start` at first.
+/// For every line along dim v0: out = next(total, element) for one element after the other, starting with the
+/// last one if `backwards`. `next` changes the total, which is initially `start`.
 template <class T, class F>
 void run_along(const native_call& call, bool backwards, running<T> start, F next) {
-  using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
+  using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // also for f16 and bf16
   using result = std::conditional_t<is_floating(dtype_of<T>), T, std::int64_t>;
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
@@ -109,15 +109,15 @@ void run_along(const native_call& call, bool backwards, running<T> start, F next
 }
 }  // namespace detail
 
-/// in: x; out: the sums of the elements up to each position along dim v0, from its end if v1 is 1. Floating
+/// in: x; out: the sums of the elements up to each position along dim v0; if v1 is 1, from the end. Floating
 /// elements are summed in f64, others modulo 2^64.
 template <class T>
 void cumsum(const native_call& call) {
   detail::run_along<T>(call, call.at[1] != 0, 0, [](auto& sum, auto x) { return sum += x; });
 }
 
-/// in: x; out: the products of the elements up to each position along dim v0, of those before it if v1 is 1;
-/// in the types of cumsum.
+/// in: x; out: the products of the elements up to each position along dim v0; if v1 is 1, of those before it.
+/// Types as for cumsum.
 template <class T>
 void cumprod(const native_call& call) {
   const bool before = call.at[1] != 0;
@@ -128,8 +128,8 @@ void cumprod(const native_call& call) {
   });
 }
 
-/// in: a, b; out: along dim v0, out[i] = a[i] out[i - 1] + b[i], or from its end, if v1 is 1, out[i] =
-/// a[i + 1] out[i + 1] + b[i]. In f64.
+/// in: a, b; out: along dim v0, out[i] = a[i] out[i - 1] + b[i]; if v1 is 1, from the end, out[i] = a[i + 1]
+/// out[i + 1] + b[i]. Computed in f64.
 template <class T>
 void linear_recurrence(const native_call& call) {
   const strided &a = call.in[0], &b = call.in[1], &out = call.out[0];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// AMX: registers of 16 rows of 64 bytes, and one instruction that multiplies two of them, of bf16, and adds
-// the product to a third, of f32.
+// AMX: registers of 16 rows of 64 bytes, and an instruction that multiplies two of them, holding bf16, and
+// adds the product to a third, holding f32.
 //
-// Instructions are written as inline assembly, as the compilers' header of intrinsics takes longer to compile
-// than all device headers of weft. Tests define WEFT_TILE_REGISTERS as the path of a header that emulates
-// what is here.
+// Instructions are written as inline assembly, because the compilers' header of intrinsics takes longer to
+// compile than all device headers of weft. Tests define WEFT_TILE_REGISTERS as the path of a header that
+// emulates this one.
 #pragma once
 
 #include <weft/base/config.hpp>
@@ -21,7 +21,7 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
-/// Whether this process may use the tile registers, for which Linux requires a request, made once.
+/// Whether this process may use the tile registers; Linux requires a request for that, which is made once.
 inline bool tiles_permitted() {
   constexpr int request_state = 0x1023, tile_data = 18;
   static const bool permitted = syscall(SYS_arch_prctl, request_state, tile_data) == 0;
@@ -44,7 +44,7 @@ class tile_registers {
   ~tile_registers() { asm volatile("tilerelease"); }
 };
 
-/// Register Tile from 16 rows of memory, `row_bytes` apart.
+/// Loads register Tile from 16 rows of memory, `row_bytes` apart.
 template <int Tile>
 WEFT_INLINE void load_tile(const void* from, index_t row_bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes), "i"(Tile) : "memory");
@@ -57,7 +57,7 @@ template <int Tile>
 WEFT_INLINE void clear_tile() {
   asm volatile("tilezero %%tmm%c0" ::"i"(Tile));
 }
-/// Adds the product of A, 16 rows of 16 pairs of bf16, and B, 16 pairs of rows of 16 columns, to the f32 of
+/// Adds the product of A, 16 rows of 16 pairs of bf16, and B, 16 pairs of rows of 16 columns, to the f32 in
 /// Sum.
 template <int Sum, int A, int B>
 WEFT_INLINE void multiply_tiles() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products of bf16 on AMX tile registers: a block of C is computed 32 by 32 at a time, as two by two tiles.
+// Products of bf16 on AMX tile registers: a block of C is computed 32 by 32 elements at a time, as two by two
+// tiles.
 #pragma once
 
 #include <weft/device/cpu/executor.hpp>
@@ -17,7 +18,7 @@ struct tile_blocking {
   static constexpr int side = 16;                        // rows of a tile, and pairs in a row
   static constexpr int tile_rows = 2 * side, tile_columns = 2 * side;
   static constexpr int depth = 384;                      // rows of A stay in the first-level cache
-  static constexpr int panels = 4;                       // of B, for which they do
+  static constexpr int panels = 4;                       // of B, during which they do
   static constexpr int packed_row = depth + side;        // not a multiple of the cache's set stride
   /// Rows of A that fill half of the second-level cache.
   static index_t block_rows() {
@@ -25,7 +26,8 @@ struct tile_blocking {
   }
 };
 
-/// Rows by Columns tiles of C (each 1 or 2), for `depth` pairs, a multiple of 16. Strides are in bytes.
+/// Computes Rows by Columns tiles of C (each 1 or 2), for `depth` pairs, a multiple of 16. Strides are in
+/// bytes.
 template <int Rows, int Columns>
 void tile_kernel(index_t depth, const void* a, index_t a_row, const bf16_pair* b, index_t b_row, float* c,
                  index_t c_row, bool add) {
@@ -117,7 +119,7 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
     }
 }
 
-/// A block of C, computed by one thread for all of K. Sums that do not fill a tile of C, or are of another
+/// A block of C, computed by one thread for all of K. Sums that do not fill a tile of C, or that have another
 /// type, are kept tile by tile until the last part of K.
 template <class Out>
 class tile_product {
@@ -150,16 +152,16 @@ class tile_product {
   static constexpr index_t tile_size = B::tile_rows * B::tile_columns;
   static constexpr index_t panel_size = B::depth * B::tile_columns;
 
-  /// Rows of A from i0 on, and elements of each from k0 on, as pairs: `depth` when filled up to whole tiles.
+  /// Rows of A from i0 on, and elements of each from k0 on, as pairs: `depth` when padded to whole tiles.
   struct block {
-    index_t i0, rows, in_place;  // the first rows are read where they are
+    index_t i0, rows, in_place;  // the first rows are read in place
     index_t k0, elements, pairs, depth;
     bool is_first, is_last;  // of K
   };
   block block_at(index_t i0, index_t k0) const {
     const index_t rows = std::min(block_rows_, range_.i1 - i0), left = std::min(elements_ - k0, part_);
     const index_t pairs = quotient_up(left, 2), depth = quotient_up(pairs, B::side) * B::side;
-    // Whole tiles of contiguous rows, unless they all map to the same cache sets.
+    // Whole tiles of contiguous rows, unless the rows all map to the same cache sets.
     const index_t in_place = a_in_place_ ? rows / B::tile_rows * B::tile_rows : 0;
     return {i0, rows, in_place, k0, left, pairs, depth, k0 == 0, k0 + left == elements_};
   }
@@ -167,8 +169,7 @@ class tile_product {
     return std::min<index_t>(B::tile_columns, range_.j1 - range_.j0 - panel * B::tile_columns);
   }
 
-  /// Multiplies a block of A by all panels of B, of which as many are packed at a time as stay in the
-  /// first-level cache.
+  /// Multiplies a block of A by all panels of B, packing as many at a time as stay in the first-level cache.
   void multiply_rows(const block& at) const {
     pack_tile_rows(a_, at.i0 + at.in_place, at.rows - at.in_place, at.k0, at.depth, at.elements, a_packed_);
     for (index_t first = 0; first < panels_; first += B::panels) {
@@ -185,7 +186,7 @@ class tile_product {
     std::fill(to + at.pairs * B::tile_columns, to + at.depth * B::tile_columns, bf16_pair{});
   }
 
-  /// The tile of C from row `t` of the block on, in a panel.
+  /// The tile of C in a panel, from row `t` of the block on.
   void multiply_tile(const block& at, index_t t, index_t panel, const bf16_pair* packed) const {
     constexpr index_t b_row = 4 * B::tile_columns;
     const bool is_in_place = t < at.in_place;
@@ -209,7 +210,7 @@ class tile_product {
   matrix<bfloat16> a_, b_;
   result_matrix<Out> c_;
   index_t block_rows_, panels_;  // of 32 columns of C
-  index_t parts_, part_;         // of K, equal, and the elements of one
+  index_t parts_, part_;         // of K, of equal size, and the elements of one
   bool a_in_place_;
   float* sums_;
   bf16_pair *b_packed_, *a_packed_;

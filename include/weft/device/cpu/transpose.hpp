@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Transposition of squares of vectors in registers.
+// Transposition of square blocks of vectors in registers.
 #pragma once
 
 #include <type_traits>
@@ -12,8 +12,7 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-/// Source lanes of the upper or lower of two rows when blocks of side Distance off the diagonal are
-/// exchanged.
+/// Source lanes of the upper or lower of two rows when off-diagonal blocks of side Distance are exchanged.
 template <int Distance, bool Upper, int Lanes>
 constexpr int exchanged_lane(int l) {
   if (Upper) return l & Distance ? Lanes + l - Distance : l;
@@ -43,7 +42,7 @@ WEFT_INLINE void exchange_blocks(V& x, V& y) {
   x = exchanged<Distance, true>(a, b, lanes);
   y = exchanged<Distance, false>(a, b, lanes);
 }
-/// One step of a transposition of a square of vectors; distances are halved from step to step.
+/// One step of the transposition of a square of vectors; the distance is halved from step to step.
 template <class V, int Distance, int... Pair>
 WEFT_INLINE void transpose_step(V* r, std::integer_sequence<int, Pair...>) {
   // Pair enumerates the rows whose bit Distance is 0.

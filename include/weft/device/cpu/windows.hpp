@@ -31,8 +31,8 @@ void for_each_plane(const native_call& call, index_t work, const F& f) {
   for_each_plane(call.threads, planes, work, f);
 }
 
-/// sums[i] += row[i] in vectors of Lanes or fewer elements. Without masks, with which short rows take
-/// 2.5 times as long.
+/// sums[i] += row[i], in vectors of at most Lanes elements. Uses no masks, with which short rows take 2.5
+/// times as long.
 template <int Lanes, class T>
 void add_vectors(T* sums, const T* row, index_t n) {
   using V = simd::vec<T, Lanes>;
@@ -48,18 +48,18 @@ void add_row(T* sums, const T* row, index_t stride, index_t n) {
   for (index_t i = 0; i < n; ++i) sums[i] = static_cast<T>(sums[i] + row[i * stride]);
 }
 
-/// Along one dim: windows begin to end - 1 whose element at one place is on the image, from position `first`
-/// on.
+/// Along one dim: windows begin to end - 1, whose element at one place lies on the image, from position
+/// `first` on.
 struct placed_windows {
   index_t begin, end, first;
-  /// `before`: how far that element of window 0 is from the beginning of the image.
+  /// `before`: how far that element of window 0 is before the beginning of the image.
   placed_windows(index_t windows, index_t step, index_t before, index_t extent)
       : begin(before < 0 ? (step - 1 - before) / step : 0),
         end(std::min(windows, before < extent ? (extent - 1 - before) / step + 1 : 0)),
         first(begin * step + before) {}
 };
 
-/// The largest element of each window so far, and its place in the window; -1: none.
+/// The largest element of each window so far, and its place in the window; -1 if there is none.
 template <class T>
 struct window_maxima {
   static constexpr index_t most = 64;  // windows
@@ -68,8 +68,8 @@ struct window_maxima {
 
   explicit window_maxima(index_t count) { std::fill_n(best, count, -1); }
 
-  /// Compares windows begin to end - 1 with their elements at `place`, which are elements[j * stride]. NaN is
-  /// the largest, and the first of equal ones is.
+  /// Compares windows begin to end - 1 with their elements at `place`, which are elements[j * stride]. NaN
+  /// counts as the largest; of equal elements the first is kept.
   void compare(const T* elements, index_t stride, std::int32_t place, index_t begin, index_t end) {
     if constexpr (std::is_same_v<T, float>)
       if (end - begin >= 4) return compare_vectors(elements, stride, place, begin, end);
@@ -82,7 +82,7 @@ struct window_maxima {
   }
 
  private:
-  /// Without branches: which one is larger varies.
+  /// Without branches, since which element is larger is unpredictable.
   void compare_vectors(const T* elements, index_t stride, std::int32_t place, index_t begin, index_t end) {
     using V = simd::vec<float, vector_bytes / 4>;
     using I = simd::mask_of<V>;
@@ -104,9 +104,9 @@ struct window_maxima {
 };
 }  // namespace detail
 
-/// in: g [..., windows, windows, height, width]; out: [..., v0, v1], where each element is the sum of those
-/// of g that are windows on it, in the order of their place in a window. v2 packs the steps between windows,
-/// v3 those within one, v4 the padding.
+/// in: g [..., windows, windows, height, width]; out: [..., v0, v1], where each element is the sum of all
+/// elements of g that refer to it, in the order of their place in a window. v2 packs the steps between
+/// windows, v3 the steps within one, v4 the padding.
 template <class T>
 void fold_windows(const native_call& call) {
   const strided &g = call.in[0], &out = call.out[0];
@@ -117,8 +117,8 @@ void fold_windows(const native_call& call) {
                             g.extents[order - 1]},
                 *const stride = g.stride + order - 4, height = out.extents[order - 4],
                 width = out.extents[order - 3];
-  // Sums of a row are kept in phases, columns that are step.width apart, so that those of neighbouring
-  // windows are neighbours.
+  // The sums of a row are kept in phases, i.e. columns that are step.width apart, so that those of adjacent
+  // windows are adjacent.
   const index_t phase = step.width == 1 ? width : width / step.width + 1, row = phase * step.width;
   if constexpr (!std::is_same_v<T, bool>)
     detail::for_each_plane(
@@ -152,7 +152,7 @@ void fold_windows(const native_call& call) {
 }
 
 /// in: x [..., H, W]; out: i64 [..., windows, windows], the position in H W of the first of the largest
-/// elements of a window, or of a NaN. v0 packs the size of a window, v1 the steps, v2 the padding.
+/// elements of each window, or of a NaN. v0 packs the size of a window, v1 the steps, v2 the padding.
 template <class T>
 void arg_window_max(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];

@@ -18,7 +18,7 @@ WEFT_DEFINE caching_allocator::caching_allocator(std::shared_ptr<backend> device
 
 WEFT_DEFINE caching_allocator::~caching_allocator() {
   await_uses(true);
-  for (memory_block* block : awaited_) pool_->give(*block);  // of queues that will never end
+  for (memory_block* block : awaited_) pool_->give(*block);  // used by queues that will never finish
   trim(0);
   if (range_) device_->mapped()->unreserve(range_, range_bytes_);
 }
@@ -107,7 +107,7 @@ WEFT_DEFINE bool caching_allocator::record_use(const void* address, std::shared_
 }
 
 WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const char* what) {
-  if (device_->is_recording()) return *request(granted);  // which the device refuses
+  if (device_->is_recording()) return *request(granted);  // the device refuses
   const std::size_t most = threshold(), beside = most - std::min(granted, most);
   if (figures_.reserved > beside) trim(beside);
   try {
@@ -163,7 +163,7 @@ WEFT_DEFINE mapped_memory* caching_allocator::range() {
   if (tried_range_ || !pages) return range_ ? pages : nullptr;
   tried_range_ = true;
   const std::size_t page = pages->page_bytes(), total = pages->capacity();
-  const std::size_t bytes = (total + total / 8) / page * page;  // more than there is, for holes
+  const std::size_t bytes = (total + total / 8) / page * page;  // more than the capacity, to allow for holes
   if (bytes == 0) return nullptr;
   char* const at = static_cast<char*>(pages->reserve(bytes));
   try {
@@ -181,11 +181,11 @@ WEFT_DEFINE bool caching_allocator::is_over(queue_use& use, bool waits) noexcept
   try {
     if (waits) use.wait();
     return use.is_over();
-  } catch (...) { return true; }  // the device has failed: nothing more runs there
+  } catch (...) { return true; }  // the device has failed: nothing runs there any more
 }
 
 WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
-  if (device_->is_recording()) return;  // what is recorded cannot ask whether queues have come so far
+  if (device_->is_recording()) return;  // recorded work cannot ask how far queues are
   std::erase_if(awaited_, [&](memory_block* block) {
     while (!block->uses.empty() && is_over(*block->uses.back(), waits)) block->uses.pop_back();
     if (!block->uses.empty()) return false;
@@ -198,7 +198,7 @@ WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
 WEFT_DEFINE void caching_allocator::trim(std::size_t most) noexcept {
   for (memory_block *block = pool_->oldest(), *next; block && figures_.reserved > most; block = next) {
     next = block->newer;
-    return_memory(*block);  // what is left of the block becomes the newest
+    return_memory(*block);  // the rest of the block becomes the newest
   }
 }
 

@@ -66,8 +66,8 @@ WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, 
   return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tensor_core_text, bytes};
 }
 
-// The tiles of warpgroups are those that were fastest on an H200, for 1024 and 4096 positions, of those that
-// spill no registers.
+// For warpgroups, the fastest tiles on an H200, for 1024 and 4096 positions, among those that spill no
+// registers.
 WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_forward(const native_operands& o,
                                                             const group_limits& limits) {
   const int depth = depth_of(o);
@@ -126,7 +126,7 @@ WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_opera
   if (detail::takes_tensor_cores(o, limits)) {
     auto of_queries = detail::tensor_core_tiles::of_queries(o, limits);
     auto of_keys = detail::tensor_core_tiles::of_keys(o, limits);
-    // Warps with results of more than 64 features have no registers left for it.
+    // Warps with results of more than 64 features have no registers left for the means.
     of_queries.means = of_keys.means = o.scratch && (of_keys.warpgroups || of_keys.depth <= 64);
     const index_t bytes = of_keys.means ? of_keys.bytes(2, 4, 4) : of_keys.bytes(2, 6, 4);
     const dtype type = o.in[0].type;

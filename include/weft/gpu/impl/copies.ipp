@@ -49,7 +49,7 @@ WEFT_DEFINE copy_form::copy_form(const strided& a, const strided& b, index_t mos
     }
     unit *= times;
   }
-  narrow = size() <= index_t{1} << 30;  // a loop that ends there steps a little beyond
+  narrow = size() <= index_t{1} << 30;  // a loop that ends there steps slightly beyond
 }
 
 WEFT_DEFINE void copy_text_form::add(const copy_form& copy) {

@@ -46,7 +46,7 @@ WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const st
                   vector ? alignment(vector->pointer) : 0,
                   a.type == dtype::f32 && tf32_,
                   with.added != nullptr};
-  // Kept while another thread replaces the others.
+  // Keeps it alive if another thread replaces the setups.
   const std::shared_ptr<const setup> kept = setup_of(p);
   const setup& s = *kept;
   if (!s.found) return false;
@@ -87,7 +87,7 @@ WEFT_DEFINE std::shared_ptr<const cublaslt::setup> cublaslt::setup_of(const prob
 }
 
 WEFT_DEFINE cublasLtEpilogue_t cublaslt::epilogue_of(const product_epilogue& e) {
-  // Rows of weft's right operand are columns of cuBLASLt's left one, A.
+  // The rows of weft's right operand are the columns of cuBLASLt's left one, A.
   if (e.sums) return e.of_right ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB;
   if (e.gelu) return e.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
   return e.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -134,7 +134,7 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
         "cublasLtMatmulDescSetAttribute");
   if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     set_attribute(s, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(epilogue));
-  if (of_vector >= 0) {  // an address that is aligned like the vectors, so that the answer holds for all
+  if (of_vector >= 0) {  // as aligned as all vectors, so the answer holds for all
     set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(static_cast<dtype>(of_vector)));
     set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(al_vector));
   }
@@ -145,7 +145,7 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
   check(create_preference(&wish), "cublasLtMatmulPreferenceCreate");
   const std::size_t bytes = workspace_bytes;
   set_preference(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-  // Partial sums are added in the compute type, without rounding to the result's type before.
+  // Partial sums are added in the compute type and not first rounded to the result's type.
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   set_preference(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
   const cublasLtMatmulPreferenceAttributes_t which[] = {
@@ -161,7 +161,7 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
   const cublasStatus_t status =
       heuristic(handle_, s.product, s.left, s.right, s.result, s.result, wish, 1, &best, &found);
   destroy_preference(wish);
-  // What follows the product can be computed in steps of its own instead, whatever the answer.
+  // Ops that follow the product can instead be computed in separate steps, whatever the answer.
   const bool has_alternative = epilogue != CUBLASLT_EPILOGUE_DEFAULT || adds;
   if (status != CUBLAS_STATUS_NOT_SUPPORTED && !has_alternative)
     check(status, "cublasLtMatmulAlgoGetHeuristic");

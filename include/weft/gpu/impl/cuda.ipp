@@ -184,7 +184,7 @@ WEFT_DEFINE void cuda_backend::wait() {
                 "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
 }
 
-/// Steps of a graph refer to memory of tensors, which those who made it keep.
+/// The steps of a graph refer to the memory of tensors, which whoever recorded it must keep.
 class cuda_backend::recorded_graph final : public recorded_work {
  public:
   recorded_graph(cuda_backend& of, CUgraphExec graph, std::unique_ptr<recorded_parts> parts)

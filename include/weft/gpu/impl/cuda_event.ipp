@@ -26,7 +26,7 @@ WEFT_DEFINE void cuda_stream_use::close() noexcept {
   try {
     const auto current = gpu_.queue().use();
     end_.emplace(gpu_.driver()).record(stream_);
-  } catch (const device_error&) { end_.reset(); }  // nothing more runs there
+  } catch (const device_error&) { end_.reset(); }  // nothing runs there any more
 }
 
 WEFT_DEFINE bool cuda_stream_use::is_over() {

@@ -67,7 +67,7 @@ WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> kernel
   const auto work = [&] {
     for (std::size_t i; (i = next++) < wanted.size();) try {
         made[i] = loaded_or_compiled(wanted[i]->second.text);
-      } catch (...) {  // the launch tries again, and says why
+      } catch (...) {  // the launch tries again and reports the reason
       }
   };
   const std::size_t most = std::min<std::size_t>(wanted.size(), std::thread::hardware_concurrency());
@@ -75,7 +75,7 @@ WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> kernel
     std::vector<std::jthread> others;
     try {
       while (others.size() + 1 < most) others.emplace_back(work);
-    } catch (const std::system_error&) {  // fewer do
+    } catch (const std::system_error&) {  // use fewer threads
     }
     work();
   }
@@ -297,7 +297,7 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
     natives_pending_[own_word] = false;
   }
   std::int32_t code = 0;
-  std::vector<std::pair<host_copy, const char*>> staged;  // to be copied on, and from where
+  std::vector<std::pair<host_copy, const char*>> staged;  // to be copied further, and from where
   {
     const auto own = staging_.lock();
     const auto begin = [&](const host_copy& c) {

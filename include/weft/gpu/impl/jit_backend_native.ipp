@@ -84,7 +84,7 @@ WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault,
       std::string(operands.scratch ? "native scratch " : "native ") + op + by.definitions + by.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
-    key += " ";  // one by one: g++ 12 warns falsely of overlapping copies
+    key += " ";  // separately: g++ 12 falsely warns of overlapping copies
     key += name_of(t.type);
     key += std::to_string(t.extents.order);
     if (t.adds) key += " adds";
@@ -114,7 +114,7 @@ WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault,
   }
   const std::size_t own_word = own_fault();
   pointers.push_back(fault_word(own_word));
-  pointers.push_back(operands.scratch ? operands.scratch : faults_);  // not accessed where there is none
+  pointers.push_back(operands.scratch ? operands.scratch : faults_);  // not accessed if there is none
   if (!is_recording()) {
     natives_pending_[own_word] = true;
   } else {

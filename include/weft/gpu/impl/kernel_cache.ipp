@@ -30,7 +30,7 @@ namespace detail {
 
 inline constexpr std::uint64_t kernel_file_format = 1;
 
-/// What a file begins with. It follows from key and code, so a file is right if its header is.
+/// The header of a file. It follows from key and code, so a file is valid if its header is.
 struct kernel_file_header {
   char magic[8] = {'w', 'e', 'f', 't', ' ', 'k', 'r', 'n'};
   std::uint64_t format = kernel_file_format;
@@ -59,7 +59,7 @@ WEFT_DEFINE std::string hex(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-/// A name for a file that is being written, which no other process has.
+/// A name for a file that is being written, which no other process uses.
 WEFT_DEFINE std::string unfinished_name(const std::string& name) {
   std::random_device random;
   std::array<std::uint8_t, 8> bytes;
@@ -67,7 +67,7 @@ WEFT_DEFINE std::string unfinished_name(const std::string& name) {
   return name + "." + hex(bytes);
 }
 
-/// Whether the cache may have given this name; other files in the folder are not touched.
+/// Whether a name may be one that the cache has given; other files in the folder are not touched.
 WEFT_DEFINE bool is_name_of_kernel(std::string_view name, bool unfinished) {
   const std::size_t end = std::min(name.find('.'), name.size());
   const auto is_hex = [](std::string_view s, std::size_t size) {
@@ -121,7 +121,7 @@ WEFT_DEFINE kernel_cache::kernel_cache(std::string folder, std::uint64_t most_by
 WEFT_DEFINE std::string kernel_cache::default_folder() {
   if (const char* const chosen = std::getenv("WEFT_KERNEL_CACHE")) return chosen;
   const char *const caches = std::getenv("XDG_CACHE_HOME"), *const home = std::getenv("HOME");
-  if (caches && *caches == '/') return std::string(caches) + "/weft/kernels";  // relative ones do not count
+  if (caches && *caches == '/') return std::string(caches) + "/weft/kernels";  // relative paths are ignored
   return home && *home ? std::string(home) + "/.cache/weft/kernels" : "";
 }
 
@@ -144,7 +144,7 @@ WEFT_DEFINE void kernel_cache::refuse(const std::string& why) {
 WEFT_DEFINE bool kernel_cache::open() {
   if (std::exchange(tried_, true) || path_.empty()) return static_cast<bool>(folder_);
   int reason = 0;
-  for (std::size_t end = 0; end != path_.npos;) {  // folders that are there stay as they are
+  for (std::size_t end = 0; end != path_.npos;) {  // existing folders are left unchanged
     end = path_.find('/', end + 1);
     if (::mkdir(path_.substr(0, end).c_str(), 0700) != 0 && errno != EEXIST) reason = errno;
   }
@@ -187,7 +187,7 @@ WEFT_DEFINE void kernel_cache::keep(const digest& key, std::span<const char> cod
   const int file = ::openat(folder_.number(), unfinished.c_str(),
                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return;
-  // Not synced: a file that a power failure cut off is found out by its checksum.
+  // Not synced: the checksum reveals a file that was truncated by a power failure.
   const bool is_written =
       detail::write_all(file, header.text()) && detail::write_all(file, {code.data(), code.size()});
   if (::close(file) == 0 && is_written &&
@@ -197,7 +197,7 @@ WEFT_DEFINE void kernel_cache::keep(const digest& key, std::span<const char> cod
 }
 
 WEFT_DEFINE std::vector<kernel_cache::entry> kernel_cache::entries() const {
-  constexpr std::time_t patience = 3600;  // no file takes so long to write
+  constexpr std::time_t patience = 3600;  // no file takes this long to write
   std::vector<entry> all;
   const int listed = ::openat(folder_.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const list = listed < 0 ? nullptr : ::fdopendir(listed);
@@ -227,7 +227,7 @@ WEFT_DEFINE void kernel_cache::make_room(const std::string& added, std::uint64_t
   std::sort(all.begin(), all.end(), [](const entry& a, const entry& b) {
     return std::tie(a.used.tv_sec, a.used.tv_nsec, a.name) < std::tie(b.used.tv_sec, b.used.tv_nsec, b.name);
   });
-  if (total > most_)  // down to three quarters, so that the next file does not list the folder again
+  if (total > most_)  // to three quarters, so that the next file does not list the folder again
     for (const entry& e : all) {
       if (total <= most_ / 4 * 3) break;
       if (e.name == added) continue;

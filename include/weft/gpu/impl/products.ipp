@@ -19,7 +19,7 @@ WEFT_DEFINE index_t product_tiles::bytes(dtype type) const {
 WEFT_DEFINE product_tiles product_tiles::choose(index_t m, index_t n, index_t batch, dtype type,
                                                 const group_limits& limits) {
   constexpr product_tiles choices[] = {{128, 8}, {64, 8}, {32, 4}, {16, 4}};
-  constexpr index_t enough = 128;  // tiles: about one for each multiprocessor of a large GPU
+  constexpr index_t enough = 128;  // tiles: about one per multiprocessor of a large GPU
   for (const product_tiles& by : choices) {
     const bool fits = by.threads() <= limits.threads && by.bytes(type) <= limits.memory;
     const bool gains = by.tile <= 32 || (limits.memory_is_own && by.count(m, n) * batch >= enough);

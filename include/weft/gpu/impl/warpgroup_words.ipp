@@ -9,7 +9,7 @@ namespace weft {
 namespace gpu {
 namespace detail {
 
-/// The word for sums of 8 n columns, which a thread has 4 n elements of.
+/// The word for sums of 8 n columns, of which a thread has 4 n elements.
 WEFT_DEFINE std::string warpgroup_product(const std::string& type, int n, bool from_registers) {
   const int sums = 4 * n;
   std::string places, operands;

@@ -16,8 +16,8 @@ namespace weft {
 namespace lower {
 namespace detail {
 
-/// A register as a term: the arguments that it adds up, and whether one is the product; or else its text, in
-/// which sums are named by their registers.
+/// A register as a term: the arguments that it adds up, and whether one of them is the product; or else its
+/// text, in which sums are named by their registers.
 struct term {
   std::vector<int> added{};
   bool has_product = false, is_sum = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Of <weft/lower/text.hpp>: the texts of several calls, the forms of texts, and the names of kernels.
+// Further definitions of <weft/lower/text.hpp>: texts of several calls, forms of texts, and names of kernels.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ WEFT_DEFINE std::string joint_text(std::span<const text_part> parts, index_t ins
 #define P (*own)
 )";
   std::string cases;
-  // Once: the memory of all functions of a kernel adds up, and a group computes one part.
+  // Once, because the memory of all functions of a kernel adds up, and a group computes only one part.
   if (std::any_of(parts.begin(), parts.end(), [](const text_part& p) { return uses_group_memory(p.form); }))
     out += detail::group_memory + std::string("\n");
   for (std::size_t k = 0; k < parts.size(); ++k) {
@@ -53,7 +53,7 @@ switch (table[P.calls + 2 + 2 * call]) {
 namespace detail {
 
 WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
-  constexpr index_t most = index_t{1} << 30;  // a loop that ends there steps a little beyond
+  constexpr index_t most = index_t{1} << 30;  // a loop that ends there steps slightly beyond
   const kernel_args& args = call.args;
   index_t items = 1;
   for (int d = 0; d < args.order; ++d) items *= args.extent[d];

@@ -87,7 +87,7 @@ WEFT_DEFINE bool cpu_backend::worth_dividing(const kernel_call& call, index_t el
 }
 
 WEFT_DEFINE void cpu_backend::launch_elements(const kernel_call& call) {
-  constexpr index_t unit = 1024;  // elements, so that tasks begin where vectors do
+  constexpr index_t unit = 1024;  // elements, so that tasks begin at vector boundaries
   const index_t rows = call.args.rows(), size = call.args.row_size(), units = (size + unit - 1) / unit;
   if (!worth_dividing(call, rows * size)) return call.function(call.args, {0, rows, 0, size, nullptr});
   const index_t parts = tasks_for(call, rows * size, rows),
@@ -134,7 +134,7 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
                     std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
   const bool in_blocks = (rows == 1 || rows * chunks < few) && blocks > 1;
   const bool in_runs = folded > run_of_rows * (in_blocks ? blocks : 1);
-  // Where rows are folded, too, a task has whole ones; the blocks are the same, and so are the sums.
+  // If rows are folded, too, each task has whole rows; the blocks are the same, and so are the sums.
   const bool whole_rows = call.division == kernel_division::rows;
   const index_t width = whole_rows ? size : chunk, ranges = whole_rows ? 1 : chunks;
   const index_t sums = call.column_folds * scratch_size(width),
@@ -148,7 +148,7 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
                         scratch,    nullptr,        to};
   };
   if (in_blocks) {
-    constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross a boundary take twice as long
+    constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross a line take twice as long
     recycled_vector<double> memory(static_cast<std::size_t>(rows * ranges * blocks * sums) + line / 8);
     double* const folds = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) % line) / 8;
     const auto compute = [&](int phase, index_t t, index_t block, double* scratch) {

@@ -14,7 +14,7 @@ inline namespace WEFT_ISA {
 namespace detail {
 
 inline constexpr index_t rows_of_tile = 32, columns_of_tile = 128;  // 16 KB of f32
-inline constexpr index_t longest_short = 15;  // elements of rows that are computed as one
+inline constexpr index_t longest_short = 15;  // length of rows that are merged into one
 inline constexpr index_t short_rows_elements = 1024, shortest_tile = 32;
 inline constexpr int most_transposed = 2;  // operands; others are transposed when the tile is computed
 inline constexpr int most_copied = most_transposed * (rows_of_tile * columns_of_tile / short_rows_elements);
@@ -28,7 +28,7 @@ struct alignas(64) tile_memory {
   }
 };
 
-/// f(T()) for a type T of so many bytes.
+/// Calls f(T()) for a type T of this many bytes.
 template <class F>
 void with_type_of(int bytes, F f) {
   switch (bytes) {
@@ -39,7 +39,7 @@ void with_type_of(int bytes, F f) {
   }
 }
 
-/// The arguments of a tile with the numbers of `args`.
+/// The arguments of a tile, with the numbers of `args`.
 inline kernel_args tile_of(const kernel_args& args, int order) {
   kernel_args tile;
   tile.order = order;
@@ -86,7 +86,7 @@ void transpose_tile(const T* from, index_t stride, T* to, index_t rows, index_t 
   }
 }
 
-/// The operands that are contiguous along dim `across`, and not along the last.
+/// The operands that are contiguous along dim `across` and not along the last dim.
 struct transposed_operands {
   int across = -1, number[std::size_t{most_transposed}]{}, count = 0;
 
@@ -127,7 +127,7 @@ void copy_short_rows(const T* from, index_t row_stride, index_t stride, T* to, i
   copy(size);
 }
 
-/// Rows that are shorter than a vector, many of them as one.
+/// Computes many rows that are shorter than a vector as one row.
 inline bool run_short_rows(const kernel_args& args, const kernel_range& range, const argument_access& access,
                            kernel_function f) {
   const int last = args.order - 1;
@@ -155,7 +155,7 @@ inline bool run_short_rows(const kernel_args& args, const kernel_range& range, c
       const int a = copied[k];
       const void* const from = std::exchange(tile.pointer[a], memory.part(k, most_copied));
       const index_t row_stride = args.stride[a][last - 1];
-      const bool is_repeated = row_stride == 0;  // all rows are the same, and those of the next tiles may be
+      const bool is_repeated = row_stride == 0;  // all rows are equal, and often those of the next tiles
       if (is_repeated && from == source[k]) continue;
       source[k] = from;
       with_type_of(access.bytes[a], [&]<class T>(T) {
@@ -168,7 +168,7 @@ inline bool run_short_rows(const kernel_args& args, const kernel_range& range, c
   return true;
 }
 
-/// Rows that are longer, in tiles in which operands that lie across the rows are transposed.
+/// Computes longer rows, in tiles in which operands that lie across the rows are transposed.
 inline bool run_transposed(const kernel_args& given, const kernel_range& range, const argument_access& access,
                            kernel_function f) {
   const transposed_operands transposed(given, access);
