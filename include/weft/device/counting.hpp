@@ -84,7 +84,7 @@ class counting_backend : public backend, private mapped_memory {
     for (const strided& t : operands.in) touch(t);
     for (const strided& t : operands.out)
       if (!t.adds) touch(t);
-      else for (const strided& x : operands.in) touch(x);  // counts one add per element of an operand
+      else for (const strided& x : operands.in) touch(x);  // adds as many elements as the operands have
   }
   void synchronize() override {}
 

@@ -91,8 +91,9 @@ constexpr index_t scratch_size(index_t size) { return (size + 7) / 8 * 8; }
 /// A kernel compiled for the CPU.
 using kernel_function = void (*)(const kernel_args&, const kernel_range&);
 
-/// How the space of a kernel may be divided among threads: by any elements; by whole rows, which are reduced
-/// (and blocks of which are, where columns are, too); or by rows and columns of a reduction over columns.
+/// How the space of a kernel may be divided among threads: by any elements; by whole rows if rows are
+/// reduced, or by blocks of rows if columns are reduced as well; or by rows and columns of a reduction over
+/// columns.
 enum class kernel_division : std::uint8_t { elements, rows, columns };
 
 /// A kernel in all forms that devices may need, with its arguments.

@@ -10,7 +10,7 @@ namespace weft {
 /// Memory of a device in bytes; 0 if not known.
 struct device_room {
   std::size_t total = 0;
-  std::size_t free = 0;  // for this process and all others; on a CPU without file caches
+  std::size_t free = 0;  // for this process and all others; on a CPU, without memory held by file caches
 };
 
 /// Addresses that are reserved first and to which memory is mapped later, page by page.

@@ -36,6 +36,7 @@ class nccl_operation : public work::state {
  public:
   explicit nccl_operation(std::shared_ptr<nccl_rank> r) : rank_(std::move(r)) {}
   bool poll() override;
+  /// If nothing else needs this rank, waits in the host group, whose report names the ranks that are missing.
   void wait(std::chrono::milliseconds limit) override;
   std::exception_ptr failure() const override;
 
@@ -105,8 +106,6 @@ inline bool nccl_operation::poll() {
 }
 inline std::exception_ptr nccl_operation::failure() const { return is_over() ? nullptr : rank_->failure(); }
 
-/// If nothing else needs this rank, it waits in the host group, whose report names the ranks that are
-/// missing.
 /// An operation with elements in host memory, executed by the host group.
 class nccl_host_operation : public nccl_operation {
  public:

@@ -46,7 +46,7 @@ struct atan2 : elementwise<2> {
   }
 
  private:
-  /// True of -0, too.
+  /// True for -0 as well.
   static constexpr auto is_negative(auto v) {
     return weft::logical_or(weft::less(v, 0), weft::less(1 / v, 0));
   }

@@ -51,7 +51,7 @@ struct einsum_letters {
     return -1;
   }
   constexpr bool has(int letter) const { return find(letter) >= 0; }
-  /// The letters that `other` has, too.
+  /// The letters that `other` also has.
   constexpr einsum_letters in(const einsum_letters& other) const { return chosen(other, true); }
   /// The letters that `other` does not have.
   constexpr einsum_letters without(const einsum_letters& other) const { return chosen(other, false); }

@@ -134,7 +134,7 @@ auto bernoulli(P p) {
 /// N positions drawn from each row of the last dim without replacement, i64: [..., C] -> [..., N], with
 /// probabilities proportional to `weights`, of any numeric type; torch.multinomial. A weight that is
 /// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. Positions of weight
-/// 0 are drawn only if a row has fewer than N others. Draws are as those of dropout. No derivative.
+/// 0 are drawn only if a row has fewer than N others. Draws follow the rules of dropout. No derivative.
 ///   auto next = eval(multinomial(softmax(logits / temperature)));        // [B, V] -> [B, 1]
 template <index_t N = 1, expression W>
 auto multinomial(W weights) {

@@ -19,10 +19,10 @@ namespace weft {
 struct expert_choice {
   index_t per_row = 2;  // experts per row: those with the largest probabilities
   /// An expert computes at most this many times the mean number of rows per expert, rounded up; 0: all rows
-  /// that choose it. Further rows are dropped, in an order defined over the rows of one evaluation: first
-  /// choices of all rows come before second ones, and earlier rows before later ones. Where ranks divide the
-  /// positions of sequences, these are the rows of whole sequences, [batch, positions, ...], so the outcome
-  /// does not depend on the number of ranks.
+  /// that choose it. Rows beyond that are dropped. Precedence is decided among the rows of one evaluation:
+  /// first choices of all rows come before second ones, and earlier rows before later ones. Where ranks
+  /// divide the positions of sequences, these are the rows of whole sequences, [batch, positions, ...], so
+  /// the outcome does not depend on the number of ranks.
   double capacity_factor = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attributes: what parameterises an op besides its operands, such as dims, a permutation, bounds, the bits of
-// a constant.
+// Attributes: the parameters of an op other than its operands, such as dims, a permutation, bounds, the bits
+// of a constant.
 //
 // In the type of an expression they are a pack, attr<1, 2>; in the graph they are a value.
 #pragma once
@@ -22,14 +22,14 @@ struct attributes {
   constexpr index_t& operator[](int i) { return v[i]; }
 };
 
-/// A number for the height and one for the width; one number stands for both.
+/// A number for the height and one for the width; a single number is used for both.
 struct height_width {
   index_t height, width;
   template <std::integral Number>
   constexpr height_width(Number both) : height(both), width(both) {}  // NOLINT: implicit
   constexpr height_width(index_t h, index_t w) : height(h), width(w) {}
   constexpr bool operator==(const height_width&) const = default;
-  /// Both in one attribute of an op; -1, of which no law holds, if one is negative or does not fit.
+  /// Both packed into one attribute of an op; -1, which no law accepts, if one is negative or does not fit.
   constexpr index_t packed() const {
     constexpr index_t most = 0x7fffffff;
     return height < 0 || width < 0 || height > most || width > most ? -1 : height << 32 | width;
@@ -62,7 +62,7 @@ constexpr shape shape_of(const attributes& a) {
 constexpr attributes number_bits(double x) {
   return {{std::bit_cast<index_t>(x)}, 1};
 }
-/// A double as a template argument, by its bits: clang before 18 takes no floating-point numbers as such.
+/// A double as a template argument, by its bits: clang before 18 does not support floating-point ones.
 struct number_argument {
   index_t bits;
   constexpr number_argument(double x) : bits(std::bit_cast<index_t>(x)) {}  // NOLINT: implicit

@@ -18,7 +18,7 @@ struct tile_blocking {
   static constexpr int side = 16;                        // rows of a tile, and pairs in a row
   static constexpr int tile_rows = 2 * side, tile_columns = 2 * side;
   static constexpr int depth = 384;                      // rows of A stay in the first-level cache
-  static constexpr int panels = 4;                       // of B, during which they do
+  static constexpr int panels = 4;                       // of B, for which these rows stay there
   static constexpr int packed_row = depth + side;        // not a multiple of the cache's set stride
   /// Rows of A that fill half of the second-level cache.
   static index_t block_rows() {

@@ -134,7 +134,7 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
         "cublasLtMatmulDescSetAttribute");
   if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     set_attribute(s, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(epilogue));
-  if (of_vector >= 0) {  // as aligned as all vectors, so the answer holds for all
+  if (of_vector >= 0) {  // an address aligned as the vectors: the answer holds for all
     set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(static_cast<dtype>(of_vector)));
     set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(al_vector));
   }
