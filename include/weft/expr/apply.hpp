@@ -38,8 +38,8 @@ namespace detail {
   refuse<value_error>({"weft: the number ", number, " beside a tensor of type ", name_of(t),
                        " is not a value of that type: cast the tensor"});
 }
-/// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it around, so that u8 ==
-/// -1 is true for 255.
+/// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it around, so that
+/// u8 == -1 is true for 255.
 template <element T, class Number>
 constexpr T number_as(Number x) {
   if constexpr (std::is_integral_v<Number> && std::is_integral_v<T>) {

@@ -4,7 +4,7 @@
 // Shape laws are written once against this interface and evaluated twice: in the type system by
 // `static_dims`, where everything unknown is `dyn`, and in the graph by `symbol_table`, where an unknown
 // extent is a symbol with a formula. There, [B, T, C] reshaped to [B*T, C] is known to have the same size,
-// and unifying B with B' emits one check at run time.
+// and unifying B with B' emits one run-time check.
 #pragma once
 
 #include <weft/base/sequence.hpp>
@@ -284,8 +284,8 @@ class symbol_table {
     return true;
   }
 
-  /// Draws conclusions from symbol `e`: a formula of numbers has a value, and if x n = m, x / n = m, x + n =
-  /// m or x - n = m with numbers n and m, x is a number too. False if that contradicts what is known.
+  /// Draws conclusions from symbol `e`: a formula of numbers has a value, and if x n = m, x / n = m,
+  /// x + n = m or x - n = m with numbers n and m, x is a number too. False if that contradicts what is known.
   [[gnu::cold]] constexpr bool follow(index_t e) {
     const symbol s = formula(e);
     const index_t value = canonical(e);

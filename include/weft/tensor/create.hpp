@@ -114,8 +114,7 @@ tensor<T, Extents> from(Extents e, const T (&values)[N], const device& where = d
   return t;
 }
 
-/// The tensor 0, 1, ..., n - 1 of shape [n]. Throws value_error if T is an integer type that cannot hold n -
-/// 1.
+/// The tensor 0, 1, ..., n - 1 of shape [n]. Throws value_error if an integer type T cannot hold n - 1.
 template <element T>
 tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()) {
   if (std::is_integral_v<T> && n > 0 && static_cast<index_t>(static_cast<T>(n - 1)) != n - 1)

@@ -130,7 +130,7 @@ class tensor : public expression_base {
     copy_to(host.data());
     return host;
   }
-  /// Copies them to `host`, which has room for size() elements.
+  /// The same to `host`, which must have room for size() elements.
   void copy_to(T* host) const {
     detail::download_to(*state(), host);
   }
