@@ -114,9 +114,9 @@ constexpr int distinct_types(int most) {
 /// it.
 inline constexpr long most_operands = 1'200, most_operands_to_differentiate = 400;
 
-/// Whether a statement with this many operands, written out, can be compiled. It cannot if there are more than
-/// 2,000, or more than `most` with over three quarters of them repetitions: compilers would stop at their own
-/// limits with unrelated messages.
+/// Whether a statement with this many operands, written out, can be compiled. It cannot if there are more
+/// than 2,000, or more than `most` with over three quarters of them repetitions: compilers would stop at
+/// their own limits with unrelated messages.
 template <expression E>
 consteval bool can_be_compiled(long most) {
   if constexpr (E::node_count > 2'000) return false;

@@ -16,8 +16,8 @@
 
 namespace weft::gpu {
 
-/// Row-major products. Since cuBLASLt's matrices are column-major, it computes the transposed product, C^T =
-/// B^T A^T, in the same memory.
+/// Row-major products. Since cuBLASLt's matrices are column-major, it computes the transposed product,
+/// C^T = B^T A^T, in the same memory.
 class cublaslt {
  public:
   static constexpr std::size_t workspace_bytes = 32u << 20;

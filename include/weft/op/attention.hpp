@@ -119,8 +119,8 @@ struct attention_backward : rule<6> {
 
 /// softmax(q k^T / sqrt(features)) v per batch element and head, without storing the scores (Dao et al.,
 /// "FlashAttention", 2022). Attributes: whether it is causal; the position of the first query if the first
-/// key is at position 0. Result 1 is the logarithm of the sum of exponentials of each row, [batch, head,
-/// position], which the backward pass reads.
+/// key is at position 0. Result 1 is the logarithm of the sum of exponentials of each row,
+/// [batch, head, position], which the backward pass reads.
 struct attention : rule<3> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention";
@@ -221,9 +221,9 @@ inline constexpr bool causal = true;
 template <class Q, class K, class V>
 concept attention_compatible = accepts<op::attention, attr<causal, 0>, Q, K, V>;
 
-/// softmax(q k^T / sqrt(D)) v per batch element and head. q and the result are [B, T, H, D], k and v [B, S,
-/// K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), all of one floating type; bf16 and f16
-/// are computed in f32 and the result is rounded. K must divide H; if K is less than H, each H / K
+/// softmax(q k^T / sqrt(D)) v per batch element and head. q and the result are [B, T, H, D], k and v
+/// [B, S, K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), all of one floating type; bf16
+/// and f16 are computed in f32 and the result is rounded. K must divide H; if K is less than H, each H / K
 /// consecutive heads share keys and values (grouped queries). With `Causal`, query t attends to keys 0 to t.
 /// Memory is linear in T and S and time is proportional to T S; second derivatives take memory proportional
 /// to T S, too, and are not supported where ranks divide positions (axis cp).

@@ -54,9 +54,9 @@ constexpr index_t image_over(Dims& dims, index_t extent, index_t size, index_t s
 }
 }  // namespace detail
 
-/// For x [B, C, H, W], the sum of windows, each an element of x times the weight [C, O / groups, height,
-/// width]. v0 packs the steps between windows, v1 the padding, v2 the steps within a window; v3 is the number
-/// of groups, v4 packs the padding of the output.
+/// For x [B, C, H, W], the sum of windows, each an element of x times the weight
+/// [C, O / groups, height, width]. v0 packs the steps between windows, v1 the padding, v2 the steps within a
+/// window; v3 is the number of groups, v4 packs the padding of the output.
 struct conv_transpose2d : rule<2> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "conv_transpose2d";

@@ -9,9 +9,9 @@
 
 namespace weft::op {
 
-/// The convolution of each channel of x [B, C, H, W] with its own matrix, w [C, height, width]: [B, C, v3,
-/// v4]. v0 packs the steps between windows, v1 the steps within one, v2 the zeros above and left of x;
-/// windows may also extend beyond the end of x, into zeros.
+/// The convolution of each channel of x [B, C, H, W] with its own matrix, w [C, height, width]:
+/// [B, C, v3, v4]. v0 packs the steps between windows, v1 the steps within one, v2 the zeros above and left
+/// of x; windows may also extend beyond the end of x, into zeros.
 struct depthwise_conv2d : rule<2> {
   static constexpr unsigned extents = 0b11000;
   static constexpr auto kind = op_kind::native;

@@ -220,8 +220,8 @@ constexpr auto cross_entropy(X logits, Y labels) {
   }
 }
 
-/// The same for floating targets, which are class probabilities in the shape of the logits: -sum(p
-/// log_softmax(logits)) of each row. They are not checked, and no row is ignored.
+/// The same for floating targets, which are class probabilities in the shape of the logits:
+/// -sum(p log_softmax(logits)) of each row. They are not checked, and no row is ignored.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
   requires(is_floating(dtype_of<typename Y::value_type>))

@@ -193,8 +193,8 @@ class program {
 /// The program that computes the value of E.
 template <expression E, class Options = program_options<>>
 using value_program = program<detail::value_plan<E, Options>>;
-/// The program that computes the value of E and what the backward pass needs: outputs [value, saved
-/// values...].
+/// The program that computes the value of E and what the backward pass needs: outputs
+/// [value, saved values...].
 template <expression E, class Options = program_options<>>
 using forward_program = program<detail::forward_plan<E, Options>>;
 /// The program that computes the cotangents of the leaves of E from the saved values and the cotangent of its

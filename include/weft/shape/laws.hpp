@@ -62,8 +62,8 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
 /// undetermined. In types, `dyn` can also mean an extent given at run time, and there can be several of
 /// those.
 ///
-/// Equal extents other than 0 at both ends are removed first, so that reshaping [B, T, C] to [B, T, heads,
-/// dyn] divides C by the number of heads and emits no condition on B and T.
+/// Equal extents other than 0 at both ends are removed first, so that reshaping [B, T, C] to
+/// [B, T, heads, dyn] divides C by the number of heads and emits no condition on B and T.
 template <class Dims>
 constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   int left = 0, right = 0;
