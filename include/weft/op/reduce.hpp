@@ -349,8 +349,8 @@ constexpr auto mean(X x, dims_t<D...>, keepdim_t) {
 /// Variance over `dims`, by default all: the sum of the squared deviations from the mean, divided by the
 /// number of elements minus `Correction`, as torch.var; 0 gives the biased variance, as numpy.var. Integers
 /// and bool become f32. Infinite or NaN if there are not more elements than `Correction`. Accurate even where
-/// the mean is large compared with the deviations. Infinite where squares overflow; in f32, so do the
-/// rounding errors of equal numbers above 1e26.
+/// the mean is large compared with the deviations. Infinite where squares overflow, in f32 even
+/// those of the rounding errors of equal numbers above 1e26.
 template <index_t Correction = 1, expression X, index_t... D>
 constexpr auto variance(X x, dims_t<D...> = {}) {
   return detail::reduce_corrected<op::variance, Correction, false, D...>(std::move(x));
