@@ -59,10 +59,10 @@ struct parallel_options {
 
   /// Whether checkpoints have all on which later steps depend, of runs of several ranks.
   bool is_saved_whole() const { return local_steps == 1 && !(hook && hook.remembers); }
-  /// Whether `deterministic` can hold for this many ranks that have other samples (along dp, fsdp and ep) and
-  /// micro-batches of each: whether the sums over micro-batches, ranks of a group and groups, in the order in
-  /// which they are added, form the tree of the sum over all. It does not where ranks divide layers, positions
-  /// or experts, which adds up in another order than one rank.
+  /// Whether `deterministic` can hold with `ranks` ranks that have different samples (along dp, fsdp and ep)
+  /// and `micro_batches` on each: whether the sums over micro-batches, ranks of a group and groups, in the
+  /// order in which they are added, form the tree of the sum over all. False if ranks shard layers, positions
+  /// or experts, where sums are computed in another order than on one rank.
   bool keeps_bits(int ranks, index_t micro_batches) const {
     if (param_dtype != dtype::f32 || reduce_dtype != dtype::f32) return false;
     if (layer_ranks > 1 || context_ranks > 1 || expert_ranks > 1) return false;
