@@ -12,16 +12,17 @@
 
 namespace weft {
 
-/// Batch norm (Ioffe and Szegedy, 2015) with weight (initially 1) and bias (0) of each channel, as
-/// torch.nn.BatchNorm1d to 3d: x [batch, channels, ...], of f32, bf16 or f16, which is computed in f32 and
-/// rounded once, -> the same.
+/// Batch norm (Ioffe and Szegedy, 2015) with a weight (initially 1) and a bias (initially 0) per channel, as
+/// torch.nn.BatchNorm1d to 3d: x [batch, channels, ...] of f32, bf16 or f16 -> the same shape and dtype.
+/// Computed in f32 and rounded once.
 ///
-/// In training (x - mean) / sqrt(variance + epsilon) of the batch, which moves the running statistics by
-/// `momentum` when it is evaluated: also in an evaluation without a tape, as in PyTorch. Set `training` to
-/// false for inference, which reads these. On several ranks each has the statistics of its own batch, and a
-/// run shares those of rank 0 after every step (`broadcast_buffers`), as PyTorch's DDP: so a model with batch
-/// norm has other bits on another number of ranks. Throws value_error for a batch in training with one
-/// element of each channel, and for a momentum outside [0, 1]; shape_error for another number of channels.
+/// In training it computes (x - mean) / sqrt(variance + epsilon) with the statistics of the batch, and each
+/// evaluation moves the running statistics by `momentum`, also an evaluation without a tape, as in PyTorch.
+/// Set `training` to false for inference, which uses the running statistics. On several ranks each uses the
+/// statistics of its own batch, and a run broadcasts the running statistics of rank 0 after every step
+/// (`broadcast_buffers`), as PyTorch's DDP does: the results of a model with batch norm depend on the number
+/// of ranks. Throws value_error for a training batch with one element per channel and for a momentum outside
+/// [0, 1]; shape_error if x has a different number of channels.
 template <index_t C = dyn, class Epsilon = default_epsilon>
 struct batch_normalization {
   parameter<extents<C>> weight = detail::parameter_if_static<C>(init::constant(1));
@@ -32,7 +33,7 @@ struct batch_normalization {
   double momentum = 0.1;
   bool training = true;
 
-  /// For `channels` channels, on `where`. Throws shape_error if the extent of the type is another one.
+  /// For `channels` channels, on `where`. Throws shape_error if the type has a different static extent.
   static batch_normalization create(index_t channels, const device& where = parameter_device()) {
     const extents<C> e{channels};
     return {make_parameter(e, init::constant(1), where), make_parameter(e, init::constant(0), where),

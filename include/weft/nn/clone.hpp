@@ -75,7 +75,7 @@ T cloned_container(const T& m, copies_made& made) {
 }
 
 template <class T>
-struct pointer_clone;  // by kind: these have one element, or none
+struct pointer_clone;  // specialised by kind: a pointer holds one element, or none
 template <class T>
 struct pointer_clone<std::optional<T>> {
   static std::optional<T> of(const std::optional<T>& m, copies_made& made) {
@@ -122,10 +122,10 @@ T cloned(const T& m, copies_made& made) {
 
 }  // namespace detail
 
-/// A copy of a module or tensor with the same elements on the same devices in new tensors: parameters and
-/// buffers, in everything that `state_dict` walks. Sharing is kept: tied weights stay tied, and modules
+/// A deep copy of a module or tensor: new tensors with the same elements on the same devices, for all
+/// parameters and buffers that `state_dict` finds. Sharing is kept: tied weights stay tied, and modules
 /// behind one shared_ptr stay one. Gradients, gradient hooks and optimizer state are not copied. Throws
-/// value_error for parameters that are sharded over ranks: use `full` of the run.
+/// value_error for parameters that are sharded over ranks; use the run's `full` for those.
 template <class M>
 M clone(const M& m) {
   detail::copies_made made;

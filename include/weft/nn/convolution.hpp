@@ -18,7 +18,7 @@ initializer starting_convolution() {
                 "weft: convolution: channels and sizes are positive, and groups divide the channels");
   return init::uniform(1.0 / std::sqrt(static_cast<double>(In / Groups * Size)));
 }
-/// The same of torch.nn.ConvTranspose2d: uniform in +-1 / sqrt(Out Size / groups).
+/// The same for torch.nn.ConvTranspose2d: uniform in +-1 / sqrt(Out Size / groups).
 template <index_t In, index_t Out, index_t Size, index_t Groups>
 initializer starting_transposed() {
   static_assert(In > 0 && Groups > 0 && In % Groups == 0,
@@ -52,7 +52,7 @@ struct convolution2d_without_bias {
 };
 
 /// conv1d with a weight [Out, In / groups, Size] and a bias [Out]: [B, In, L] -> [B, Out, ...]; of the
-/// options, the width counts. torch.nn.Conv1d.
+/// options, only the width is used. torch.nn.Conv1d.
 template <index_t In, index_t Out, index_t Size, conv_options O = conv_options{}>
 struct convolution1d {
   parameter<extents<Out, In / O.groups, Size>> weight =
@@ -91,7 +91,7 @@ struct transposed_convolution2d_without_bias {
 };
 
 /// conv_transpose1d with a weight [In, Out / groups, Size] and a bias [Out]: [B, In, L] -> [B, Out, ...]; of
-/// the options, the width counts. torch.nn.ConvTranspose1d.
+/// the options, only the width is used. torch.nn.ConvTranspose1d.
 template <index_t In, index_t Out, index_t Size, conv_transpose_options O = conv_transpose_options{}>
 struct transposed_convolution1d {
   parameter<extents<In, Out / O.groups, Size>> weight =

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Layers with PyTorch's layouts and initial values.
 //
-// Sizes are template arguments; where one is dyn the layer is made by its `create`. Layers with static sizes
-// are default-constructed, on another device than the default one by create<Model>(device) of module.hpp.
+// Sizes are template arguments; if one is dyn, the layer is made by its `create`. Layers with static sizes
+// are default-constructed on the default device; create<Model>(device) of module.hpp makes them on another
+// one.
 //
 //   struct mlp { linear<784, 128> hidden; linear<128, 10> output; ... };
 //   auto wide = linear<>::create(768, 3072);
@@ -23,7 +24,7 @@ inline initializer constant(double value) { return {initializer::distribution::c
 }  // namespace init
 
 namespace detail {
-/// A parameter if all extents are static, else an undefined one: `create` makes it.
+/// A parameter if all extents are static; otherwise an undefined one, which `create` replaces.
 template <index_t... E>
 variable<float, extents<E...>> parameter_if_static(initializer how) {
   if constexpr (extents<E...>::dynamic_count == 0) return make_parameter(extents<E...>{}, how);
@@ -40,8 +41,8 @@ struct linear {
   parameter<extents<Out>, float, typename Division::bias> bias =
       detail::parameter_if_static<Out>(starting(In));
 
-  /// For `in` and `out` features, with parameters on `where`. Throws shape_error if an extent of the type is
-  /// another one.
+  /// For `in` and `out` features, with parameters on `where`. Throws shape_error if the type has a different
+  /// static extent.
   static linear create(index_t in, index_t out, const device& where = parameter_device()) {
     return {make_parameter(extents<Out, In>{out, in}, starting(in), where),
             make_parameter(extents<Out>{out}, starting(in), where)};
@@ -74,7 +75,8 @@ struct embedding_table {
   parameter<extents<Rows, Features>, float, Division> weight =
       detail::parameter_if_static<Rows, Features>(init::normal(1));
 
-  /// Of `rows` rows of `features`, on `where`. Throws shape_error if an extent of the type is another one.
+  /// A table of `rows` rows of `features`, on `where`. Throws shape_error if the type has a different static
+  /// extent.
   static embedding_table create(index_t rows, index_t features, const device& where = parameter_device()) {
     return {make_parameter(extents<Rows, Features>{rows, features}, init::normal(1), where)};
   }
@@ -117,8 +119,8 @@ struct rms_normalization {
   auto operator()(expression auto x) const { return rms_norm<Epsilon>(x, weight); }
 };
 
-/// Normalisation of `Groups` groups of channels with weight (initially 1) and bias (0) per channel, as
-/// torch.nn.GroupNorm. [B, C, ...] -> [B, C, ...].
+/// Normalisation of each of `Groups` groups of channels with weight (initially 1) and bias (0) per channel,
+/// as torch.nn.GroupNorm. [B, C, ...] -> [B, C, ...].
 template <index_t Groups, index_t C = dyn, class Epsilon = default_epsilon>
 struct group_normalization {
   static_assert(Groups > 0 && (C < 0 || C % Groups == 0),
@@ -127,7 +129,7 @@ struct group_normalization {
   parameter<extents<C>> bias = detail::parameter_if_static<C>(init::constant(0));
 
   /// For `channels` channels, on `where`. Throws value_error unless `Groups` divides them, shape_error if the
-  /// extent of the type is another one.
+  /// type has a different static extent.
   static group_normalization create(index_t channels, const device& where = parameter_device()) {
     if (channels % Groups)
       refuse<value_error>({"weft: group_normalization: ", Groups, " groups do not divide ", channels,

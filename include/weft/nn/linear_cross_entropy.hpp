@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A linear layer and its cross-entropy, computed for some rows at a time: all logits never exist at once.
+// A linear layer and its cross-entropy, computed for some rows at a time, so that the logits of all rows
+// never exist at once.
 //
 //   auto loss = steps.eval(linear_cross_entropy(x, weight, labels));     // torch's linear_cross_entropy
 //
 // The logits [B, T, V] of a large vocabulary and their gradient are the largest tensors of a language model.
-// Here forward and backward of a slice of rows are computed together, and its logits are freed before the
-// next slice. If all rows fit into one slice this is an ordinary statement.
+// Here the forward and backward passes of a slice of rows are computed together, and its logits are freed
+// before the next slice. If all rows fit into one slice, this is an ordinary statement.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ struct cross_entropy_of_rows {
     auto logits = matmul(rows, transpose(weight));
     return cross_entropy<reduction_kind::sum, Ignore>(in_type<S>(std::move(logits)), labels);
   }
-  /// The same where the elements of the weight are those of `copy`.
+  /// The same, with the elements of the weight taken from `copy`.
   template <expression Copy>
   auto rounded(Copy copy) const {
     auto read = apply<op::rounded_before>(weight, std::move(copy));
@@ -38,9 +39,9 @@ struct cross_entropy_of_rows {
 
 /// Mean cross-entropy of the logits x W^T, for x [..., In], W [V, In] and integer labels [...]; rows whose
 /// label is `Ignore` do not count. At most about `at_once` logits exist at a time. Must be a statement of its
-/// own, not inside `grad`. With bf16 and f16, logits are rounded to that type, losses are summed and labels
-/// counted in f32, and the mean is rounded. Where products round an f32 weight (mixed precision), several
-/// slices read one rounded copy, which takes memory until the last of them is done. Throws value_error if
+/// own, and cannot be inside `grad`. With bf16 and f16, logits are rounded to that type, losses are summed
+/// and labels counted in f32, and the mean is rounded. If products round an f32 weight (mixed precision), all
+/// slices read one rounded copy, which is kept until the last of them is done. Throws value_error if
 /// `at_once` is less than 1, and at evaluation for a label out of range.
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once) {
@@ -59,8 +60,8 @@ auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once) {
   auto sum = slices{{}, std::move(matrix), std::move(labels), of_rows, rows};
   return detail::in_type<T>(std::move(sum) / std::move(counted));
 }
-/// The same with as many logits at once as suits the device of `weight`: 64 MB in f32 on CPUs, 512 MB on GPUs
-/// (backend::elements_at_once).
+/// The same, with the number of logits at a time chosen for the device of `weight`: 64 MB in f32 on CPUs, 512
+/// MB on GPUs (backend::elements_at_once).
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels) {
   return linear_cross_entropy<Ignore>(std::move(x), weight, std::move(labels),

@@ -5,8 +5,8 @@
 //   auto moe = mixture_of_experts<64>::create(64, 8, {.per_row = 2}, make);
 //   auto loss = cross_entropy(head(h + moe(h)), labels) + 0.01f * moe.balance_loss(h);
 //
-// Only the experts that are chosen are computed, each over its own tokens. docs/strategies.md says how ranks
-// divide the experts (parallel/expert_parallel.hpp).
+// Only the experts that are chosen are computed, each over its own tokens. docs/strategies.md explains how
+// ranks divide the experts (parallel/expert_parallel.hpp).
 #pragma once
 
 #include <vector>
@@ -17,9 +17,9 @@
 
 namespace weft {
 
-/// A linear router and its experts, modules [n, C] -> [n, C] of any kind. The weights of the experts of a
-/// token are their probabilities, divided by their sum if `Renormalise`, as in Mixtral; Switch does not. A
-/// token that is dropped everywhere gives 0. Experts must not be moved or destroyed before the expression is
+/// A linear router and its experts, modules [n, C] -> [n, C] of any kind. A token's experts are weighted by
+/// their probabilities, which are divided by their sum if `Renormalise`, as in Mixtral but not in Switch. A
+/// token that all its experts drop gives 0. Experts must not be moved or destroyed before the expression is
 /// evaluated. Cannot be inside `grad`.
 template <index_t C = dyn, class Expert = feed_forward<C>, bool Renormalise = true>
 struct mixture_of_experts {
@@ -53,8 +53,8 @@ struct mixture_of_experts {
 
   /// The auxiliary loss that keeps experts equally used (Fedus et al., "Switch Transformers", 2021): the
   /// number of experts times the sum over experts of the fraction of choices and the mean probability; 1 if
-  /// all are equal. To be added to the loss with a factor, for example 0.01. A scalar; differentiable through
-  /// the probabilities. Choices are counted over whole sequences, also where ranks divide their positions.
+  /// all are equal. Add it to the loss with a factor, for example 0.01. A scalar; differentiable through the
+  /// probabilities. Choices are counted over whole sequences, also if ranks divide their positions.
   auto balance_loss(expression auto x) const {
     const index_t count = static_cast<index_t>(experts.size());
     return let(softmax(router(std::move(x))), [count, k = choice.per_row](auto p) {
@@ -70,8 +70,9 @@ struct mixture_of_experts {
     });
   }
 
-  /// The same as operator(), and in backward the gradients of both auxiliary losses with these factors: for
-  /// blocks in a `repeat`, where the losses cannot be added to that of the model. See with_loss.
+  /// The same as operator(); the backward pass adds the gradients of both auxiliary losses with these
+  /// factors. For blocks in a `repeat`, whose auxiliary losses cannot be added to the model's loss. See
+  /// with_loss.
   auto with_losses(expression auto x, float balance_factor, float z_factor) const {
     return let(std::move(x), [this, balance_factor, z_factor](auto v) {
       return with_loss((*this)(v), balance_factor * balance_loss(v) + z_factor * z_loss(v));
@@ -79,7 +80,8 @@ struct mixture_of_experts {
   }
 
   /// The auxiliary loss that keeps logits small (Zoph et al., "ST-MoE", 2022): the mean over tokens of the
-  /// square of the logsumexp of the router's logits. To be added with a factor, for example 0.001. A scalar.
+  /// square of the logsumexp of the router's logits. Add it to the loss with a factor, for example 0.001. A
+  /// scalar.
   auto z_loss(expression auto x) const { return mean(square(logsumexp(router(std::move(x)), dims<-1>))); }
 };
 

@@ -34,7 +34,7 @@ template <class... T>
 consteval index_t static_count_of_all() {
   return added({0, static_parameter_count<std::remove_cvref_t<T>>()...});
 }
-/// Number of elements of the parameters of a T if its type determines it; -1 if not.
+/// Number of elements of the parameters of a T if the type determines it, otherwise -1.
 template <class T>
 consteval index_t static_parameter_count() {
   if constexpr (is_tensor<T>) {
@@ -69,7 +69,7 @@ concept module = !detail::is_tensor<T> && !detail::is_container<T> && !detail::i
 using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
 
 namespace detail {
-/// Names the memory of tensors, for lists of what it is used for; that of a tied one by its first name.
+/// Names the memory of tensors, for reports of memory use; a tied tensor's memory has its first name.
 void name_memory(const state_dict_t& all);
 template <tensors_of Which, class M, class F>
 void for_each_named(M& m, F& f) {
@@ -133,7 +133,7 @@ consteval index_t parameter_count() {
   return n;
 }
 
-/// Number of elements of the parameters of `m`; a tied parameter is counted at each place.
+/// Number of elements of the parameters of `m`; a tied parameter is counted once per occurrence.
 template <class M>
 index_t parameter_count(const M& m) {
   index_t n = 0;
@@ -141,8 +141,8 @@ index_t parameter_count(const M& m) {
   return n;
 }
 
-/// Drops the gradients of all parameters; the next backward starts without. Throws usage_error while a run on
-/// several ranks has them: see distributed_context::zero_grad.
+/// Drops the gradients of all parameters; the next backward pass starts from none. Throws usage_error while a
+/// run on several ranks holds them: see distributed_context::zero_grad.
 template <class M>
 void zero_grad(M& m) {
   const tensor_list all = parameters_of(m);
@@ -151,14 +151,15 @@ void zero_grad(M& m) {
 }
 
 /// Moves parameters, their gradients and buffers to a device; the state of an optimizer follows when it next
-/// updates them. If a device has not enough memory, what has been moved is there, and the rest is not.
+/// updates them. If the device runs out of memory, the tensors moved so far are there, and the rest stay
+/// where they were.
 template <class M>
 void to(M& m, const device& where) {
   for (const auto& t : detail::states<detail::tensors_of::both>(m)) move_to(*t, where);
 }
 
 namespace detail {
-/// Elements [first, first + count) of what `init` describes, to memory of `where`.
+/// Writes elements [first, first + count) of what `init` describes to memory of `where`.
 template <element T>
 void draw_elements(const initializer& init, const device& where, void* to, index_t first, index_t count) {
   using distribution = initializer::distribution;
@@ -188,8 +189,8 @@ extern template void draw_elements<double>(const initializer&, const device&, vo
 extern template void draw_elements<bfloat16>(const initializer&, const device&, void*, index_t, index_t);
 extern template void draw_elements<float16>(const initializer&, const device&, void*, index_t, index_t);
 #endif
-/// Elements [first, first + count) of the deferred parameter `p`, to memory of `where`; those of this rank's
-/// part if ranks divide the layer.
+/// Writes elements [first, first + count) of the deferred parameter `p` to memory of `where`; if ranks divide
+/// the layer, elements of this rank's part.
 template <element T>
 void draw_own(const tensor_state& p, const device& where, void* to, index_t first, index_t count) {
   if (!p.is_part_of_layer()) return draw_elements<T>(p.init, where, to, first, count);
@@ -209,7 +210,7 @@ inline void no_longer_deferred(tensor_state& p) {
   known.is_deferred = false;
   p.divided = make_recycled<division>(std::move(known));
 }
-/// Gives a deferred parameter of type T its memory and elements; others have them.
+/// Gives a deferred parameter of type T its memory and elements; does nothing for other parameters.
 template <element T>
 void materialize_state(tensor_state& p) {
   if (!p.is_deferred()) return;
@@ -220,8 +221,8 @@ void materialize_state(tensor_state& p) {
 }
 }  // namespace detail
 
-/// Draws the elements of `p`, of type T, as its initializer says, from `key`; those of a deferred parameter
-/// when it gets them.
+/// Draws the elements of `p`, of type T, by its initializer with the random key `key`; those of a deferred
+/// parameter are drawn when it gets memory.
 template <element T>
 void draw(tensor_state& p, random_key key) {
   p.init.seed = key.seed;
@@ -232,8 +233,8 @@ void draw(tensor_state& p, random_key key) {
   ++p.version();
 }
 
-/// Gives the parameters of `m` that were created on a deferred device their memory and elements: the same as
-/// if they had been created with them.
+/// Gives the parameters of `m` that were created on a deferred device their memory and elements: the same
+/// elements as if they had not been deferred.
 template <class M>
 void materialize(M& m) {
   for_each_parameter(m, []<class P>(const std::string& name, const P& p) {
@@ -253,16 +254,16 @@ void initialize(M& m, std::uint64_t seed) {
 }
 
 namespace detail {
-/// The key for the next parameter made on this thread, another one at each call. Every thread counts from 0,
-/// so that ranks that are threads make the same model, as processes do. The seed is none that users write,
-/// lest parameters share random numbers with their tensors.
+/// The key for the next parameter made on this thread, a new one at each call. Every thread counts from 0, so
+/// that ranks that are threads make the same model, as processes do. The seed is one that users are unlikely
+/// to choose, so that parameters do not share random numbers with users' tensors.
 inline random_key next_parameter_key() {
   constexpr std::uint64_t seed = 0x7765'6967'6874'7300;
   thread_local std::uint64_t made = 0;
   return {seed, made++};
 }
-/// The device that `create` on this thread has been given; null outside of it. Of the thread, because default
-/// member initializers have no arguments.
+/// The device passed to the `create` in progress on this thread; null outside of one. Thread-local, because
+/// default member initializers have no arguments.
 inline const device*& created_on() {
   thread_local const device* where = nullptr;
   return where;
@@ -289,9 +290,9 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
 }
 
 /// A Model as its default constructor makes it, on `where`: its parameters are created there, or without
-/// memory if `where` is deferred; its buffers are moved there. Its extents are static, or given where its
-/// members are declared: linear<> in = linear<>::create(3, 5). Models whose extents come from elsewhere have
-/// functions of their own that take a device.
+/// memory if `where` is deferred; its buffers are moved there. Its extents must be static, or given where its
+/// members are declared: linear<> in = linear<>::create(3, 5). Models with other extents need functions of
+/// their own that take a device.
 ///   auto model = create<mlp>(where.deferred());
 template <class Model>
   requires std::default_initializable<Model>

@@ -6,9 +6,9 @@
 //   auto state = steps.eval(cell(x, before));       // one step of an LSTM: states [2, B, Hidden]
 //   auto y = steps.eval(head(state[0]));            // state[0] is h, state[1] is c
 //
-// Both values of an LSTM's state are one tensor, because a statement has one value. A sequence is computed as
-// one product of all inputs, one statement for each position, and a few that join the results; compile time
-// does not depend on its length. Layers are stacked by applying one to the outputs of another.
+// The two values of an LSTM's state are one tensor, because a statement has one value. A sequence is computed
+// as one product of all inputs, one statement for each position, and a few that join the results; compile
+// time does not depend on its length. Layers are stacked by applying one to the outputs of another.
 #pragma once
 
 #include <weft/nn/layers.hpp>
@@ -79,7 +79,7 @@ struct gru_step {
   }
 };
 
-/// The recurrence of `step` over `x`, from the states `start`, one or none.
+/// The recurrence of `step` over `x`, from the state `start` if there is one.
 template <class Step, expression X, expression... S>
 auto recurrence(Step step, X x, S... start) {
   static_assert(X::static_shape.order == 3, "weft: lstm, gru: a sequence is [positions, batch, features]");
@@ -93,9 +93,9 @@ auto recurrence(Step step, X x, S... start) {
 }  // namespace detail
 
 /// One step of a long short-term memory (Hochreiter and Schmidhuber, 1997), torch.nn.LSTMCell: x [..., In]
-/// and the state [2, ..., Hidden] before, h and c, -> the state [2, ..., Hidden] after. state[0] is h, the
-/// output; stack<0>(h, c) makes a state. Elements start uniform in +-1 / sqrt(Hidden). All gates are one
-/// product of x and one of h.
+/// and the previous state [2, ..., Hidden], h and c -> the next state [2, ..., Hidden]. state[0] is h, the
+/// output; stack<0>(h, c) makes a state. Elements start uniform in +-1 / sqrt(Hidden). The gates take one
+/// product with x and one with h.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct lstm_cell {
   static constexpr index_t gates = detail::times(4, Hidden);
@@ -106,8 +106,8 @@ struct lstm_cell {
   parameter<extents<gates>> bias_ih = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
   parameter<extents<gates>> bias_hh = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
 
-  /// For `in` features and a state of `hidden`, on `where`. Throws shape_error if an extent of the type is
-  /// another one.
+  /// For `in` features and a state of `hidden`, on `where`. Throws shape_error if the type has a different
+  /// static extent.
   static lstm_cell create(index_t in, index_t hidden, const device& where = parameter_device()) {
     return detail::created_cell<lstm_cell, In, Hidden>(4, in, hidden, where);
   }
@@ -117,8 +117,8 @@ struct lstm_cell {
   }
 };
 
-/// One step of a gated recurrent unit (Cho et al., 2014), torch.nn.GRUCell: x [..., In] and the state [...,
-/// Hidden] before -> the state after, which is the output. As lstm_cell otherwise.
+/// One step of a gated recurrent unit (Cho et al., 2014), torch.nn.GRUCell: x [..., In] and the previous
+/// state [..., Hidden] -> the next state, which is the output. Otherwise as lstm_cell.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct gru_cell {
   static constexpr index_t gates = detail::times(3, Hidden);
@@ -140,11 +140,11 @@ struct gru_cell {
 };
 
 /// A long short-term memory over whole sequences, torch.nn.LSTM of one layer: x [T, B, In] -> outputs [T, B,
-/// Hidden]. States, given and returned, are [2, B, Hidden], h and c; without one the first is zeros.
+/// Hidden]. States, passed and returned, are [2, B, Hidden], h and c; the default initial state is zeros.
 /// Evaluated as several programs, like a `repeat`: one product for all inputs, then for each position one
-/// with weight_hh and a few kernels; all states are copied about log8(T) times to join them. Cannot be inside
-/// `grad`. Not for ranks that divide positions (axis cp): each would see only its own. Throws shape_error if
-/// T is 0.
+/// product with weight_hh and a few kernels; joining the states copies all of them about log8(T) times.
+/// Cannot be inside `grad`. Not for ranks that divide positions (axis cp), because each would see only its
+/// own. Throws shape_error if T is 0.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct lstm {
   static constexpr index_t gates = detail::times(4, Hidden);
@@ -160,11 +160,11 @@ struct lstm {
     auto [weight_ih, weight_hh, bias_ih, bias_hh] = lstm_cell<In, Hidden>::create(in, hidden, where);
     return {weight_ih, weight_hh, bias_ih, bias_hh};
   }
-  /// The outputs [T, B, Hidden] from the state `start` [2, B, Hidden], if it is given.
+  /// The outputs [T, B, Hidden], from the state `start` [2, B, Hidden] if it is passed.
   auto operator()(expression auto x, expression auto... start) const {
     return select<1, 0>(states(std::move(x), std::move(start)...));
   }
-  /// The states at all positions, [T, 2, B, Hidden]: of s = steps.eval(layer.states(x)), outputs are
+  /// The states at all positions, [T, 2, B, Hidden]. For s = steps.eval(layer.states(x)), the outputs are
   /// select<1>(s, 0) and the last state is s[T - 1].
   auto states(expression auto x, expression auto... start) const {
     return detail::recurrence(detail::lstm_step<decltype(weight_hh_l0)>{weight_hh_l0},
@@ -174,7 +174,7 @@ struct lstm {
 };
 
 /// A gated recurrent unit over whole sequences, torch.nn.GRU of one layer: x [T, B, In] -> outputs [T, B,
-/// Hidden], the states at all positions. As lstm otherwise; a state is [B, Hidden].
+/// Hidden], the states at all positions. Otherwise as lstm; a state is [B, Hidden].
 template <index_t In = dyn, index_t Hidden = dyn>
 struct gru {
   static constexpr index_t gates = detail::times(3, Hidden);
@@ -190,7 +190,7 @@ struct gru {
     auto [weight_ih, weight_hh, bias_ih, bias_hh] = gru_cell<In, Hidden>::create(in, hidden, where);
     return {weight_ih, weight_hh, bias_ih, bias_hh};
   }
-  /// The outputs from the state `start` [B, Hidden], if it is given. outputs[T - 1] is the last state.
+  /// The outputs, from the state `start` [B, Hidden] if it is passed. outputs[T - 1] is the last state.
   auto operator()(expression auto x, expression auto... start) const {
     return detail::recurrence(
         detail::gru_step<decltype(weight_hh_l0), decltype(bias_hh_l0)>{weight_hh_l0, bias_hh_l0},

@@ -18,7 +18,7 @@ namespace weft {
 /// Applies `blocks` in order; each must keep shape and dtype: [...] -> [...]. Names are those of
 /// torch.nn.ModuleList: "0.weight", "1.weight", ... A block is called with a tensor, the value of the block
 /// before it. The blocks must not be moved or destroyed before the expression is evaluated. Throws
-/// shape_error if a block has changed an extent that its type does not say.
+/// shape_error if a block changes a dyn extent.
 template <class Block>
 struct repeat {
   std::vector<Block> blocks;

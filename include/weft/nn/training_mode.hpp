@@ -11,8 +11,8 @@
 namespace weft {
 
 namespace detail {
-/// Sets the members `training` of what a walk enters, and of what it does not enter because there are no
-/// tensors in it.
+/// Sets the members `training` of the modules that a walk enters, and of those that it skips because they
+/// hold no tensors.
 struct training_setter {
   bool training;
 
@@ -41,7 +41,7 @@ struct training_setter {
 }  // namespace detail
 
 /// Sets the member `bool training` of `m` and of all modules in it that have one: dropout_layer,
-/// batch_normalization, and those of your own. PyTorch's m.train(training) and m.eval().
+/// batch_normalization, and your own modules. PyTorch's m.train(training) and m.eval().
 template <class M>
 void set_training(M& m, bool training) {
   detail::training_setter set{training};

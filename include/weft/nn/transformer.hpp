@@ -6,9 +6,9 @@
 
 namespace weft {
 
-/// Causal self-attention with `heads` heads: each position attends to itself and earlier ones. One linear map
-/// gives queries, keys and values, another one the result. [B, T, C] -> [B, T, C]. Ranks may divide the
-/// heads.
+/// Causal self-attention with `heads` heads: each position attends to itself and to earlier ones. One linear
+/// map computes queries, keys and values, another one the result. [B, T, C] -> [B, T, C]. Ranks may divide
+/// the heads.
 template <index_t C = dyn>
 struct causal_self_attention {
   static constexpr index_t three = C == dyn ? dyn : 3 * C;
@@ -42,7 +42,7 @@ struct feed_forward {
   linear<C, Hidden, divided::columns<>> in;
   linear<Hidden, C, divided::rows<>> out;
 
-  /// For `features` features and `hidden` between, on `where`.
+  /// For `features` features and `hidden` hidden ones, on `where`.
   static feed_forward create(index_t features, index_t hidden, const device& where = parameter_device()) {
     return {decltype(in)::create(features, hidden, where), decltype(out)::create(hidden, features, where)};
   }
