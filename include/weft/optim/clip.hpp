@@ -15,7 +15,7 @@ namespace weft {
 
 namespace detail {
 
-/// The type in which gradients and parameters of T are computed: double for f64, else float.
+/// The type in which norms and updates of T are computed: double for f64, otherwise float.
 template <element T>
 using update_number = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -55,7 +55,8 @@ void clamp_gradient(state_ref gradient, double limit, context& c) {
   update(c, {gradient}, in_type<T>(clamp(in_type<number>(flat_view<T>(gradient)), -most, most)));
 }
 
-/// Whether `p` is met for the first time; tied parameters occur at several places of a model.
+/// Whether `p` is seen for the first time, since tied parameters occur at several places of a model; records
+/// it.
 inline bool is_new(tensor_list& met, state_ref p) {
   if (std::find(met.begin(), met.end(), p) != met.end()) return false;
   met.push_back(p);
@@ -100,8 +101,8 @@ inline void require_limit(const char* what, double limit) {
 
 }  // namespace detail
 
-/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for other types, across
-/// rows in double. 0 if there are none; NaN if an element is. Waits for the device.
+/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for other types, and
+/// across rows in double. 0 if there are none, NaN if an element is NaN. Waits for the device.
 template <class Parameters = tensor_list>
 double gradient_norm(const Parameters& parameters, context& c = default_context()) {
   double squares = 0;
@@ -120,8 +121,8 @@ inline double clip_factor(double norm, double limit) {
   return factor > 1 ? 1 : factor;
 }
 
-/// Multiplies all gradients by `factor`; each product is rounded once. A template, so that programs that clip
-/// nothing compile nothing for it.
+/// Multiplies all gradients by `factor`; each product is rounded once. A template, so that programs that do
+/// not clip do not compile it.
 template <class Parameters>
 void scale_gradients(const Parameters& parameters, double factor, context& c = default_context()) {
   detail::for_each_gradient_in("scale_gradients", parameters, [&]<class T>(T, detail::state_ref g) {
@@ -129,10 +130,10 @@ void scale_gradients(const Parameters& parameters, double factor, context& c = d
   });
 }
 
-/// Scales all gradients so that their 2-norm together is at most `limit`, and returns the norm before:
-/// torch.nn.utils.clip_grad_norm_. Gradients of several backward passes are clipped as the sum that they are.
-/// A limit of 0 makes all of them 0 (step_options::clip = 0 means no limit). If the norm is NaN all gradients
-/// become NaN. Throws value_error if the limit is negative or NaN. Waits for the device.
+/// Scales all gradients so that their 2-norm together is at most `limit`, and returns the norm before
+/// scaling: torch.nn.utils.clip_grad_norm_. Gradients accumulated over several backward passes are clipped as
+/// their sum. A limit of 0 makes all of them 0 (step_options::clip = 0 means no limit). If the norm is NaN
+/// all gradients become NaN. Throws value_error if the limit is negative or NaN. Waits for the device.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_norm", limit);
@@ -148,7 +149,7 @@ double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   return norm;
 }
 
-/// Clamps every element of every gradient to [-limit, limit]; NaN stays. torch.nn.utils.clip_grad_value_.
+/// Clamps every element of every gradient to [-limit, limit]; NaN stays NaN. torch.nn.utils.clip_grad_value_.
 /// Throws value_error if the limit is negative or NaN.
 template <class M>
 void clip_grad_value(M& model, double limit, context& c = default_context()) {

@@ -20,12 +20,12 @@ struct named_number {
   const char* name;
   double value;
 };
-/// Throws value_error, with the name, for a number that is negative or NaN.
+/// Throws value_error, naming the field, for a number that is negative or NaN.
 inline void require_fields(const char* who, std::initializer_list<named_number> fields) {
   for (const named_number& f : fields)
     if (!(f.value >= 0)) refuse_field(who, f.name, f.value, "0 or more");
 }
-/// The same for numbers that must be below 1 too.
+/// The same for numbers that must also be below 1.
 inline void require_fractions(const char* who, std::initializer_list<named_number> fields) {
   for (const named_number& f : fields)
     if (!(f.value >= 0 && f.value < 1)) refuse_field(who, f.name, f.value, "in [0, 1)");

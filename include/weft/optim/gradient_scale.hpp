@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The factor by which an update multiplies all gradients: a number, or one that the device has computed and
-// the host does not know.
+// The factor by which an update multiplies all gradients: a number known to the host, or one in device memory
+// that the host has not read.
 //
 //   optimizer.step(model, 1.0 / micro_batches);
 #pragma once
@@ -15,11 +15,11 @@ namespace weft {
 class gradient_scale {
  public:
   gradient_scale(double value) : value_(value) {}
-  /// A number in device memory: rounded to f32, and in f64.
+  /// A number in device memory, rounded to f32 and in f64.
   gradient_scale(tensor<float, extents<>> rounded, tensor<double, extents<>> exact)
       : rounded_(rounded.state()), exact_(exact.state()) {}
 
-  /// The factor on the device `where`, where it is kept for the next parameter.
+  /// The factor on the device `where`, cached there for the next parameter.
   template <element T>
   tensor<T, extents<>> as(const device& where) {
     std::shared_ptr<tensor_state>& kept = std::is_same_v<T, double> ? exact_ : rounded_;

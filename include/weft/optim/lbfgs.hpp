@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// L-BFGS with PyTorch's formulas and defaults: for functions without noise, such as the loss of all data.
+// L-BFGS with PyTorch's formulas and defaults: for functions without noise, such as the loss over all data.
 //
 //   lbfgs optimizer{.line_search = true};
 //   optimizer.step(model, [&] {
@@ -32,27 +32,28 @@ struct lbfgs {
   int max_iter = 20;               // directions in a step
   int max_eval = 0;                // evaluations in a step; 0: 5 / 4 of max_iter
   double tolerance_grad = 1e-7;    // ends a step: the largest element of the gradient
-  double tolerance_change = 1e-9;  // ends a step: the largest change of a parameter, or of the value
+  double tolerance_change = 1e-9;  // ends a step: the largest change of a parameter, or the change of the
+                                   // value
   int history_size = 100;
-  bool line_search = false;  // "strong_wolfe"; otherwise lengths are lr
+  bool line_search = false;  // "strong_wolfe"; otherwise step lengths are lr
 
   // The history, as left by the last step.
   struct correction {
-    std::shared_ptr<tensor_state> step, change;  // of the parameters; of the gradient
-    double inverse;                              // of their product
+    std::shared_ptr<tensor_state> step, change;  // change of the parameters; of the gradient
+    double inverse;                              // 1 / (step . change)
   };
   std::deque<correction> corrections{};
   double curvature = 1;  // the scale of the first estimate of a direction
   std::shared_ptr<tensor_state> gradient{}, direction{};
   double length = 0;  // along `direction`
-  std::vector<std::weak_ptr<tensor_state>> known_parameters{};  // whose history it is
+  std::vector<std::weak_ptr<tensor_state>> known_parameters{};  // that the history belongs to
 
   /// Minimises `function()`, which returns its value as a number after a backward pass that has set the
   /// gradients of `model`; it is called several times. Returns the value before the step. Parameters without
-  /// a gradient stay. `c` is on the device of the model. Throws value_error if a setting is negative or NaN,
-  /// the parameters are not all f32 or all f64, one is sharded, or the history is of another model;
-  /// usage_error if no parameter has a gradient. If `function` throws, the parameters are those from which
-  /// the last search began, and the next step starts along the gradient.
+  /// a gradient do not change. `c` is on the device of the model. Throws value_error if a setting is negative
+  /// or NaN, the parameters are not all f32 or all f64, one is sharded, or the history is of another model;
+  /// usage_error if no parameter has a gradient. If `function` throws, the parameters are reset to those from
+  /// which the last search began, and the next step starts along the gradient.
   template <class Model, std::invocable Function>
   double step(Model& model, Function function, context& c = default_context()) {
     (void)sizeof(detail::trained_model_law<detail::content_of<Model> != detail::content::none, Model>);
@@ -227,7 +228,7 @@ double lbfgs::minimize(const state_dict_t& parameters, const std::function<doubl
         all.set(start, d, length);
       } else if (i < max_iter) now = evaluate_at(length);
       else all.set(start, d, length);
-    } catch (...) {  // `function` threw: there is no pair of a step and a change
+    } catch (...) {  // `function` threw: the last direction gives no correction
       direction = nullptr;
       all.set(start, d, 0);
       throw;

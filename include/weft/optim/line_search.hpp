@@ -13,7 +13,7 @@
 
 namespace weft::detail {
 
-/// A point of a line: its parameter, the function's value and derivative along the line, and its gradient.
+/// A point on a line: its parameter, and the function's value, derivative along the line, and gradient there.
 struct search_point {
   double t = 0, value = 0, slope = 0;
   std::shared_ptr<tensor_state> gradient{};
@@ -31,9 +31,9 @@ inline double cubic_minimum(const search_point& a, const search_point& b, double
   return std::min(std::max(t, low), high);
 }
 
-/// A point that satisfies the strong Wolfe conditions, or the best one known after `most` evaluations.
-/// `evaluate(t)` is the point at t; the search starts at `t`, on a line that falls at `start`. It ends where
-/// the bracket of points is shorter than `shortest`.
+/// Returns a point that satisfies the strong Wolfe conditions, or the best one known after `most`
+/// evaluations. `evaluate(t)` returns the point at t. The first trial is `t`, on a line along which the
+/// function falls at `start`. The search ends when the bracket is shorter than `shortest`.
 template <class Evaluate>
 search_point strong_wolfe(const search_point& start, double t, int most, double shortest, Evaluate evaluate) {
   constexpr double decrease = 1e-4, flatness = 0.9;
@@ -43,7 +43,8 @@ search_point strong_wolfe(const search_point& start, double t, int most, double 
   const auto is_flat = [&](const search_point& p) { return std::abs(p.slope) <= -flatness * start.slope; };
   search_point before = start, now = evaluate(t), low, high;
   int evaluations = 1;
-  // Points further away, until there is a bracket: a minimum lies between `low`, the lower one, and `high`.
+  // Try points further away until a minimum is bracketed by `low`, the point with the lower value, and
+  // `high`.
   for (;; ++evaluations) {
     if (evaluations > most) {
       low = start, high = now;

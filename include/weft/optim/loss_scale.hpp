@@ -37,9 +37,10 @@ struct loss_scaler {
             static_cast<double>(growth_tracker), "from 0 to below growth_interval");
   }
 
-  /// Updates the scale after a step, `finite` telling whether its gradients are: halves it (not below 2^-24)
-  /// if not, doubles it (not above 2^100) after growth_interval finite steps. Returns whether the step should
-  /// be applied. Throws value_error if a field is out of range, as `check` does.
+  /// Updates the scale after a step, where `finite` says whether its gradients were finite: halves the scale
+  /// (not below 2^-24) if they were not, doubles it (not above 2^100) after growth_interval finite steps.
+  /// Returns whether the step should be applied. Throws value_error if a field is out of range, as `check`
+  /// does.
   bool update(bool finite) {
     check();
     if (!finite) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Muon with PyTorch's formulas and defaults: the momentum of a matrix, with all singular values near 1, is
-// its update; other parameters are updated by AdamW.
+// Muon with PyTorch's formulas and defaults: a matrix is updated by its momentum with all singular values
+// brought near 1; other parameters are updated by AdamW.
 //
 //   muon optimizer{.lr = 2e-2, .others = {.lr = 3e-4}};
 //   optimizer.step(model);
@@ -15,12 +15,12 @@
 
 namespace weft {
 
-/// Muon (Jordan et al., 2024), as torch.optim.Muon, whose products are in bf16; these are in f32, in f64 for
-/// f64 parameters. State: "momentum_buffer", and that of AdamW for parameters which are no matrices. Each
-/// step multiplies a matrix of n rows and m columns 3 `ns_steps` times, 2 n m min(n, m) operations each.
-/// Of ranks that divide a matrix or have copies, one makes its products and sends the result; all of those
-/// that divide layers make them. Throws value_error at a step if a setting is negative or NaN, or momentum is
-/// 1 or more.
+/// Muon (Jordan et al., 2024), as torch.optim.Muon, which computes its products in bf16; here they are in
+/// f32, or in f64 for f64 parameters. State: "momentum_buffer" for matrices, and AdamW's for other
+/// parameters. Each step multiplies a matrix of n rows and m columns 3 `ns_steps` times, 2 n m min(n, m)
+/// operations each. Of the ranks that shard a matrix or hold copies of it, one computes the products and
+/// sends the result; ranks that divide a layer (axis tp) all compute them. Throws value_error at a step if a
+/// setting is negative or NaN, or momentum is 1 or more.
 struct muon {
   enum class adjustment { original, match_rms_adamw };
 
@@ -29,9 +29,10 @@ struct muon {
   double momentum = 0.95;
   bool nesterov = true;
   int ns_steps = 5;   // Newton-Schulz iterations
-  double eps = 1e-7;  // the least norm of a gradient
+  double eps = 1e-7;  // lower bound of the norm by which a matrix is divided
   adjustment adjust_lr =
-      adjustment::original;  // of the rate by the shape: sqrt(max(1, n / m)), or 0.2 sqrt(max(n, m))
+      adjustment::original;  // how the learning rate is scaled by the shape: sqrt(max(1, n / m)), or 0.2
+                             // sqrt(max(n, m))
   /// Which matrices are updated by Muon, by name; by default all. Embeddings and the last layer are usually
   /// left to AdamW.
   std::function<bool(const std::string& name)> uses{};

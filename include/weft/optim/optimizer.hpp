@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Optimizers: SGD, Adam and AdamW with PyTorch's formulas and defaults.
 //
-// An update is an expression, computed in place by one kernel per parameter, or by one launch for all of them
-// on GPUs: in f64 for f64 parameters, in f32 for f32, bf16 and f16 ones and rounded at the end. State has the
-// type of the computation. `step` consumes the gradients: the next backward starts without.
+// An update is an expression, computed in place by one kernel per parameter, or on GPUs by one launch for all
+// parameters: in f64 for f64 parameters, in f32 for f32, bf16 and f16 ones, rounded once at the end. State
+// has the type of the computation. `step` consumes the gradients: the next backward pass starts from none.
 // parameter_update.hpp shows how to write your own.
 //
 //   adamw optimizer{.lr = 3e-4};
@@ -37,7 +37,7 @@ struct sgd {
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
   }
-  /// Compile-time error: no model.
+  /// Compile-time error: `step` needs the model.
   template <class Model = void>
   void step() {
     static_assert(detail::unsupported<Model>,
@@ -151,7 +151,7 @@ struct adamw {
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
   }
-  /// Compile-time error: no model.
+  /// Compile-time error: `step` needs the model.
   template <class Model = void>
   void step() {
     static_assert(detail::unsupported<Model>,

@@ -39,9 +39,9 @@ inline void require_gradients(const tensor_list& parameters) {
 }  // namespace detail
 
 /// State tensors of an optimizer by kind ("exp_avg") and parameter name; a kind is a word without ".", "#" or
-/// line ends. A copy of an optimizer has the same tensors, which the steps of either change: a copy of their
-/// elements is a checkpoint, or bound_run::full_optimizer(). A sorted array, as std::map would add a sixth to
-/// the time in which this library compiles.
+/// line ends. Copies of an optimizer share the tensors, and the steps of each change them; to copy the
+/// elements, save a checkpoint or call bound_run::full_optimizer(). Stored as a sorted array, because
+/// std::map would add a sixth to this library's compile time.
 class optimizer_state {
  public:
   bool contains(std::string_view kind, std::string_view name) const {
@@ -50,7 +50,7 @@ class optimizer_state {
   /// Null if there is no such tensor yet.
   std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const;
   /// The state tensor for the parameter `like`, of its shape and of dtype `type`, moved to its device; zero
-  /// if it is new. Throws value_error if it exists with another type or shape, or `kind` is no kind.
+  /// if it is new. Throws value_error if it exists with another dtype or shape, or `kind` is not valid.
   std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
                                     dtype type);
   std::size_t bytes() const {
@@ -60,11 +60,11 @@ class optimizer_state {
   }
   /// All tensors, named "kind.name".
   state_dict_t tensors() const;
-  /// Sets a state tensor, which has the shape of what this rank updates of the parameter. Throws value_error
-  /// if `kind` is no kind.
+  /// Sets a state tensor, which has the shape of the part of the parameter that this rank updates. Throws
+  /// value_error if `kind` is not valid.
   void set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t);
 
-  /// Whether `text` can be a kind: names of files and messages are "kind.parameter".
+  /// Whether `text` is a valid kind; names in files and messages are "kind.parameter".
   static bool is_kind(std::string_view text) {
     return !text.empty() && text.find_first_of(".#\n") == text.npos;
   }
@@ -72,27 +72,29 @@ class optimizer_state {
   /// Removes all tensors, as before the first step.
   void clear() { slots_.clear(); }
 
-  /// Sets the device on which state is kept between updates; without it state stays where its parameters are.
+  /// Sets the device on which state is kept between updates; by default state stays on the device of its
+  /// parameters.
   void keep_on(const device& home) {
     home_ = home;
     for (const slot& s : slots_) move_to(*s.tensor, home);
   }
   bool is_kept_elsewhere() const { return home_.has_value(); }
 
-  /// Says that a run has this state while `run` exists. Throws usage_error if another one has it.
+  /// Marks this state as used by a run for as long as `run` exists. Throws usage_error if another run uses
+  /// it.
   void keep_for(const std::shared_ptr<const void>& run);
 
-  /// Ends an update: the tensors it used move back to the device of keep_on.
+  /// Ends an update: moves the tensors that it used back to the device of keep_on.
   void updated() { give_back(lend()); }
-  /// The tensors that the update in progress has used so far: they stay where they are until give_back.
+  /// The tensors that the update in progress has used so far, which now stay where they are until give_back.
   tensor_list lend() { return std::exchange(lent_, {}); }
   void give_back(const tensor_list& lent) {
     for (const auto& t : lent) move_to(*t, *home_);
   }
 
-  /// The parameters of `m` with their names, which are cached while the parameters are the same. Throws
-  /// usage_error if there are none, or none has a gradient: a step would change nothing; or if another model
-  /// that has been updated is alive and has parameters of these names, whose state would be mixed.
+  /// The parameters of `m` with their names, cached while the parameters are the same. Throws usage_error if
+  /// there are none or none has a gradient, because a step would change nothing; or if another model that
+  /// this optimizer has updated is still alive, because parameters of the same names would share state.
   template <class M>
   const state_dict_t& to_update(const M& m) {
     (void)sizeof(detail::trained_model_law<detail::content_of<M> != detail::content::none, M>);
@@ -103,7 +105,7 @@ class optimizer_state {
       set_named(named_parameters(m));
     return named_;
   }
-  /// The same for parameters by name, of which none needs a gradient: those of a part of a model.
+  /// The same for the named parameters of a part of a model, none of which needs a gradient.
   void to_update(const state_dict_t& now) {
     const auto is_same = [](const auto& a, const auto& b) { return a.second == b.second; };
     if (!std::equal(now.begin(), now.end(), named_.begin(), named_.end(), is_same)) set_named(now);
@@ -115,7 +117,7 @@ class optimizer_state {
     std::shared_ptr<tensor_state> tensor;
   };
 
-  /// A run that exists; copies of the state are in none.
+  /// The run that uses the state; copies of the state belong to no run.
   struct owner {
     std::weak_ptr<const void> of{};
     owner() = default;

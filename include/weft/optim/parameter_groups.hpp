@@ -14,13 +14,13 @@
 
 namespace weft {
 
-/// An optimizer in which `adjust(name, settings)` may change the settings of each parameter, as the groups of
-/// torch.optim do. It is called before each update with the parameter's name (as in named_parameters) and a
-/// copy of `settings`, whose `state` and `steps` mean nothing; those of all parameters are here. Change
-/// `settings` between steps for a schedule: optimizer.settings.lr = rate(optimizer.steps). A checkpoint of it
-/// can be loaded into an `Optimizer` and the other way round. Throws value_error at a step, before any
-/// parameter changes, if adjusted settings are out of range: `adjust` is called more than once for each
-/// parameter in a step.
+/// An optimizer in which `adjust(name, settings)` may change the settings for each parameter, like
+/// torch.optim's parameter groups. It is called before each update with the parameter's name (as in
+/// named_parameters) and a copy of `settings`, whose `state` and `steps` are not used: those of this object
+/// hold for all parameters. Change `settings` between steps for a schedule: optimizer.settings.lr =
+/// rate(optimizer.steps). Its checkpoints can be loaded into an `Optimizer`, and those of an `Optimizer` into
+/// it. Throws value_error at a step, before any parameter changes, if adjusted settings are out of range; for
+/// this check `adjust` is called more than once per parameter in a step.
 template <optimizer_like Optimizer, class Adjust>
 struct parameter_groups {
   static_assert(std::invocable<const Adjust&, const std::string&, Optimizer&> &&

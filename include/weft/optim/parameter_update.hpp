@@ -25,7 +25,7 @@
 namespace weft {
 
 namespace detail {
-/// Calls f() while `t` is on a device, and moves it back.
+/// Calls f() with `t` moved to the device `where`, and moves it back.
 template <class F>
 void at_device(tensor_state& t, const device& where, F f) {
   const device home = t.where;
@@ -41,16 +41,16 @@ void at_device(tensor_state& t, const device& where, F f) {
 }  // namespace detail
 
 /// A parameter of element type T and its gradient, both flat, as an optimizer's `update` receives them.
-/// Sharded strategies pass the rows of the rank, so an update treats all elements alike, or computes
-/// `with_whole` parameters.
+/// Sharded strategies pass this rank's rows only, so an update must treat all elements alike, or compute on
+/// whole parameters by `with_whole`.
 template <element T>
 class parameter_update {
  public:
-  /// The type to compute in: f64 for f64 parameters, otherwise f32.
+  /// The type in which updates are computed: f64 for f64 parameters, otherwise f32.
   using number_type = detail::update_number<T>;
 
-  /// What is assigned may be left to `together`. `whole`: executes computations on whole parameters; null if
-  /// they are whole. `needs_whole`: whether the optimizer says so.
+  /// Assignments may be deferred to `together`. `whole`: executes computations on whole parameters; null if
+  /// parameters are not sharded. `needs_whole`: whether the optimizer declares it.
   parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
                    gradient_scale& scale, optimizer_state& state, context& c,
                    runtime::joint_launch* together = nullptr, whole_computations* whole = nullptr,
@@ -68,14 +68,15 @@ class parameter_update {
   const std::string& name() const { return name_; }
   /// Number of dims of the whole parameter.
   int order() const { return parameter_->extents.order; }
-  /// The extents of the whole parameter. Throws value_error, naming `optimizer`, which needs all of it, and
-  /// the parameter, if this rank has a part outside of the run that divides it.
+  /// The extents of the whole parameter. Throws value_error, naming the parameter and `optimizer`, which
+  /// needs all of it, if this rank has only a part and the update is not executed by the run that sharded the
+  /// parameter.
   shape whole_extents(const char* optimizer) const {
     if (whole_) return whole_->extents_of(name_);
     if (parameter_->divided) detail::refuse_part(optimizer, name_, *parameter_);
     return parameter_->extents;
   }
-  /// What evaluates the update.
+  /// The context that evaluates the update.
   context& run_context() const { return context_; }
 
   /// The parameter's elements as an expression of shape [elements] and type number_type.
@@ -86,8 +87,8 @@ class parameter_update {
            scale_.template as<number_type>(gradient_->where);
   }
   static constexpr number_type number(double x) { return static_cast<number_type>(x); }
-  /// The value times `coefficient`, as weight decay adds it to the gradient; 0, also of infinite values,
-  /// where that is 0.
+  /// The value times `coefficient`, as weight decay adds it to the gradient; 0 if the coefficient is 0, even
+  /// for infinite values.
   template <expression V>
   static auto decay(const V& value, double coefficient) {
     const number_type factor = number(coefficient);
@@ -101,11 +102,12 @@ class parameter_update {
     return flat_view<number_type>(state_.get(kind, name_, *parameter_, dtype_of<number_type>));
   }
 
-  /// Calls done(y), where y are the elements of f(x) that this rank has, x being all elements of the tensor
-  /// of which this rank has `own`, as it has those of the parameter; each of shape [elements]. Where ranks
-  /// have rows of the parameter, one of them computes f, and done is called before the step is complete: both
-  /// own copies of what they use, this object too. Otherwise at once. Throws usage_error unless the optimizer
-  /// says needs_whole. After a step that throws while parameters wait for done, drop the gradients.
+  /// Computes f on a whole tensor x and calls done(y). `own` is this rank's part of x, sharded like the
+  /// parameter, and y is this rank's part of f(x); all have shape [elements]. If ranks have rows or copies of
+  /// the parameter, one of them computes f, and done is called before the step completes, so both must own
+  /// copies of what they use, including this object. Otherwise both are called at once. Throws usage_error
+  /// unless the optimizer declares needs_whole. If a step throws while parameters wait for done, drop the
+  /// gradients.
   template <class F, class Done>
   void with_whole(const tensor<number_type, extents<dyn>>& own, F f, Done done) const {
     using numbers = tensor<number_type, extents<dyn>>;
@@ -125,7 +127,7 @@ class parameter_update {
                  }});
   }
 
-  /// The new values of the parameter, rounded to T, and of state tensors as one expression, so that they can
+  /// The new values of the parameter, rounded to T, and of state tensors, as one expression, so that they can
   /// share a `let`.
   template <expression V, expression... State>
   static auto results(const V& value, const State&... state) {
@@ -137,7 +139,7 @@ class parameter_update {
     weft::update(context_, {parameter_}, detail::in_type<T>(value), together_);
   }
   /// Sets the parameter and these state tensors to `values`, made by `results`, in one kernel. All values are
-  /// computed from the old elements.
+  /// computed from the elements before the update.
   template <expression V, class... State>
     requires(sizeof...(State) > 0)
   void assign(const V& values, const State&... state) const {
@@ -158,11 +160,11 @@ class parameter_update {
 /// An optimizer: `update` changes one parameter, `state` holds its state tensors, and `steps` is the number
 /// of steps, incremented before the first update of a step. Both are saved in checkpoints. Optional:
 /// `check()`, called before each step, throws value_error for settings out of range, as does
-/// `check(parameters)`, called with the parameters before they change; `assigns_once`, true if
-/// `update` ends with its only `assign` to a parameter and reads nothing of others, so that devices can
-/// update all parameters in one launch; `needs_whole`, true if its `update` calls with_whole: ranks that
-/// divide a parameter all call it, also those that have no rows; `saved_as`, a text: a checkpoint of an
-/// optimizer that says another is not loaded.
+/// `check(parameters)`, called with the parameters before they change; `assigns_once`, true if the only
+/// `assign` of `update` is its last statement and it reads nothing of other parameters, so that devices can
+/// update all parameters in one launch; `needs_whole`, true if `update` calls with_whole, in which case all
+/// ranks that shard a parameter call `update`, also those without rows; `saved_as`, the optimizer's name in
+/// checkpoints: a checkpoint with another name is not loaded.
 template <class O>
 concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
   { o.state } -> std::same_as<optimizer_state&>;
@@ -186,7 +188,7 @@ template <class O>
   requires requires { O::needs_whole; }
 inline constexpr bool needs_whole<O> = O::needs_whole;
 
-/// What optimizers of this type are called in checkpoints; empty if they do not say.
+/// The name of optimizers of this type in checkpoints; empty if they declare none.
 template <class O>
 inline constexpr const char* name_of_optimizer = "";
 template <class O>
@@ -194,8 +196,8 @@ template <class O>
 inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 
 /// Updates a parameter if it has a gradient, and drops the gradient, unless the update fails. A parameter
-/// kept on another device is moved to that of its gradient for the update, and is then not left to
-/// `together`.
+/// kept on another device is moved to the device of its gradient for the update, which is then not deferred
+/// to `together`.
 template <element T, class O>
 void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale& scale, context& c,
                       runtime::joint_launch& together, whole_computations* whole = nullptr) {
@@ -208,7 +210,7 @@ void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale
                                    assigns_once<O> && !moves ? &together : nullptr, whole, needs_whole<O>));
     });
   } catch (...) {
-    p->grad = grad;  // where it was
+    p->grad = grad;  // restored
     throw;
   }
   o.state.updated();
@@ -220,7 +222,7 @@ inline void check_devices(const state_dict_t& parameters, const context& c) {
     if (p->grad && !(p->grad->where == c.where())) refuse_step(name, *p->grad, c.where());
 }
 
-/// One step, which does not count if it fails.
+/// Executes one step, which is not counted in `steps` if it fails.
 template <class Update>
 void in_one_step(std::int64_t& steps, const Update& update) {
   ++steps;
@@ -246,7 +248,7 @@ void check_settings(const O& o, const state_dict_t& parameters) {
 /// One step of `o` on every parameter of `model` that has a gradient, of any floating type. Gradients are
 /// multiplied by `scale`, such as 1 / number of micro-batches or a clipping factor, and dropped afterwards.
 /// Throws usage_error if no parameter has a gradient, value_error for settings out of range, and, before any
-/// change, device_error if `c` is of another device. If an update fails, as for want of memory, that
+/// change, device_error if `c` is on another device. If an update fails, for example for lack of memory, that
 /// parameter and those after it keep their gradients, and another call completes the step.
 template <optimizer_like O, class Model>
   requires(!std::same_as<std::remove_const_t<Model>, state_dict_t>)
@@ -269,9 +271,9 @@ void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c 
   });
 }
 
-/// The same for f32 parameters by name, none of which needs a gradient; `whole` as in parameter_update. A
-/// template, so that programs that train nothing compile nothing for it. Throws value_error before any change
-/// if a parameter with a gradient has another type.
+/// The same for f32 parameters by name, which need not have gradients; `whole` as in parameter_update. A
+/// template, so that programs that train nothing do not compile it. Throws value_error before any change if a
+/// parameter with a gradient has another dtype.
 template <optimizer_like O>
 void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scale = 1,
                        context& c = default_context(), whole_computations* whole = nullptr) {

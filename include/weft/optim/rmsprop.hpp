@@ -10,8 +10,8 @@
 namespace weft {
 
 /// RMSprop (Hinton, 2012), as torch.optim.RMSprop: the gradient is divided by the root of a running mean of
-/// its square; if `centered`, less the square of its running mean. State: "square_avg", and where it is used
-/// "grad_avg" and "momentum_buffer". Throws value_error at a step if a setting is negative or NaN, or alpha
+/// its square, minus, if `centered`, the square of its running mean. State: "square_avg", and "grad_avg" and
+/// "momentum_buffer" if they are used. Throws value_error at a step if a setting is negative or NaN, or alpha
 /// is 1 or more.
 struct rmsprop {
   double lr = 1e-2;
@@ -46,8 +46,8 @@ void rmsprop::update(const parameter_update<T>& u) const {
   const auto value = u.value();
   const auto square = u.state("square_avg");
   const auto g = u.gradient() + u.decay(value, weight_decay);
-  // Assigns the parameter, and what is left: states by name, their values of the gradient divided by its
-  // size.
+  // Assigns the parameter and the state tensors `means`. `size_of(slope, f)` calls f with the divisor of the
+  // gradient and the new values of `means`.
   const auto assign = [&](auto size_of, const auto&... means) {
     const auto velocity_of = [&](auto slope) {
       return u.state("momentum_buffer") * u.number(momentum) + slope;

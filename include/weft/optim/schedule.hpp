@@ -20,16 +20,17 @@
 namespace weft {
 
 /// Linear warm-up lr (s + 1) / warmup, then constant; or a cosine (Loshchilov and Hutter, 2017) or a line
-/// from lr to `final_lr` at `steps`, where it stays; or lr times gamma^(s / every), in which the steps of the
-/// warm-up count.
+/// from lr to `final_lr` at step `steps`, where it stays; or lr times gamma^(s / every), where s includes the
+/// steps of the warm-up.
 struct schedule {
   enum class shape { constant, cosine, step, linear };
   shape kind = shape::constant;
   double lr = 1e-3;
   std::int64_t warmup = 0;
-  std::int64_t steps = 0;  // cosine and linear: where the rate is final; must be set, to no less than warmup
-  std::int64_t every = 1;  // step: how often
-  double gamma = 0.1;      // step: by how much
+  std::int64_t steps = 0;  // cosine and linear: the step at which the rate is final; must be set, at least to
+                           // warmup
+  std::int64_t every = 1;  // step: number of steps between reductions
+  double gamma = 0.1;      // step: factor of a reduction
   double final_lr = 0;     // cosine and linear
 
   /// The learning rate of step `s`, counted from 0. Throws value_error, naming the field, if a field or the
@@ -63,14 +64,14 @@ struct schedule {
 };
 
 /// The one-cycle policy (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR: the rate rises from
-/// max_lr / div_factor to `max_lr` in the first `pct_start` of the steps, and falls to
-/// max_lr / div_factor / final_div_factor at the last one, where it stays. The momentum falls and rises.
+/// max_lr / div_factor to `max_lr` in the first `pct_start` of the steps, and falls to max_lr / div_factor /
+/// final_div_factor at the last step, where it stays. The momentum falls and rises.
 struct one_cycle {
   double max_lr = 1e-3;
   std::int64_t steps = 0;  // of the cycle; must be set
   double pct_start = 0.3;
-  bool linear = false;       // lines instead of cosines
-  bool three_phase = false;  // first back to max_lr / div_factor, in as many steps as the rise
+  bool linear = false;       // linear instead of cosine
+  bool three_phase = false;  // the fall first returns to max_lr / div_factor, in as many steps as the rise
   double div_factor = 25, final_div_factor = 1e4;
   double base_momentum = 0.85, max_momentum = 0.95;
 
@@ -80,11 +81,12 @@ struct one_cycle {
     const double first = max_lr / div_factor;
     return cycle(s, first, max_lr, first / final_div_factor);
   }
-  /// The momentum (of Adam beta1) of step `s`, likewise.
+  /// The momentum (Adam's beta1) of step `s`, likewise.
   double momentum_at(std::int64_t s) const { return cycle(s, max_momentum, base_momentum, max_momentum); }
 
  private:
-  /// From `first` to `turn`, in three phases back to `first`, and to `last`.
+  /// The value at step `s` on the way from `first` to `turn`, with three phases back to `first`, and then to
+  /// `last`.
   double cycle(std::int64_t s, double first, double turn, double last) const {
     require(s >= 0, "a step", static_cast<double>(s), "0 or more");
     require(steps > 0, "steps", static_cast<double>(steps), "1 or more");
@@ -110,23 +112,23 @@ struct one_cycle {
   }
 };
 
-/// Multiplies the rate by `factor` when a figure has not improved for more than `patience` calls, as
-/// torch.optim.lr_scheduler.ReduceLROnPlateau. On several ranks the figure must be the same on all.
+/// Multiplies the rate by `factor` when a metric has not improved for more than `patience` calls, as
+/// torch.optim.lr_scheduler.ReduceLROnPlateau. The metric must be the same on all ranks.
 struct plateau {
   double factor = 0.1;
   std::int64_t patience = 10;
-  double threshold = 1e-4;    // what counts as an improvement, relative to the best figure
-  bool absolute = false;      // `threshold` is a difference of figures
-  bool maximize = false;      // larger figures are better
-  std::int64_t cooldown = 0;  // calls after a reduction that do not count
+  double threshold = 1e-4;    // the least improvement, relative to the best metric
+  bool absolute = false;      // `threshold` is an absolute difference
+  bool maximize = false;      // larger metrics are better
+  std::int64_t cooldown = 0;  // calls after a reduction that are not counted as bad
   double min_lr = 0;
   double eps = 1e-8;  // smaller reductions are not made
 
-  // State, which continues if it is saved and set.
+  // State; save and restore it to continue a training run.
   std::optional<double> best{};
   std::int64_t bad_calls = 0, cooling = 0;
 
-  /// The next learning rate, after a validation that gave `figure`; NaN is no improvement. Throws
+  /// The next learning rate, after a validation whose metric was `figure`; NaN is not an improvement. Throws
   /// value_error, naming the field, if a field or `lr` is out of range.
   double next(double lr, double figure) {
     detail::require_fields("plateau", {{"lr", lr},

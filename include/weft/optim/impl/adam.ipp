@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Steps of adam and adamw for parameters of all types, for weft::compiled.
+// Instantiates the steps of adam and adamw for parameters of all types, for weft::compiled.
 #pragma once
 
 #include <weft/optim/optimizer.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Norms and scaling of gradients of all types, for weft::compiled.
+// Instantiates norms and scaling of gradients of all types, for weft::compiled.
 #pragma once
 
 #include <weft/optim/clip.hpp>

@@ -72,7 +72,7 @@ WEFT_DEFINE void optimizer_state::set(std::string_view kind, std::string_view na
 }
 
 WEFT_DEFINE void optimizer_state::set_named(state_dict_t now) {
-  for (const auto& [name, p] : named_) {  // holds one reference; a model that is alive holds another
+  for (const auto& [name, p] : named_) {  // named_ holds one reference; a model that is alive holds another
     const auto same = std::find_if(now.begin(), now.end(), [&](const auto& n) { return n.first == name; });
     if (same != now.end() && same->second != p && p.use_count() > 1)
       refuse<usage_error>({"weft: optimizer: step: parameter ", name,
