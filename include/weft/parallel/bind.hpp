@@ -16,10 +16,11 @@
 // batch j; }).
 //
 // Binding replaces parameters and buffers by those of rank 0, which sends only what differs (digests are
-// compared); parameters that have no memory yet (device::deferred) are initialized, by each rank the rows
-// that it holds. A bound model is used in expressions as before. Reading the elements of `model.layer.weight`
-// never starts a message: it throws value_error if the parameter is sharded. `full` returns complete copies;
-// all ranks must call it. Buffers are complete on every rank, and after every step equal to those of rank 0.
+// compared); parameters that have no memory yet (device::deferred) are initialized, each rank drawing the
+// rows that it holds. A bound model is used in expressions as before. Reading the elements of
+// `model.layer.weight` never sends a message: it throws value_error if the parameter is sharded. `full`
+// returns complete copies; all ranks must call it. Buffers are complete on every rank, and equal to those of
+// rank 0 after every step.
 #pragma once
 
 #include <concepts>
@@ -35,8 +36,8 @@
 
 namespace weft {
 
-/// A context for a model whose parameters are distributed by a strategy, and its optimizer. `Context`: what
-/// does not depend on their types.
+/// A context for a model whose parameters are distributed by a strategy, and its optimizer. `Context`: the
+/// base class, which does not depend on their types.
 template <class Optimizer, class Options = program_options<>,
           std::derived_from<distributed_context> Context = distributed_context>
 class bound_run : public Context {
@@ -58,14 +59,14 @@ class bound_run : public Context {
   using Context::step;
   /// Executes a whole training step under any strategy: evaluates loss(j), a scalar expression, for the
   /// micro-batches j = 0, 1, ..., m - 1 of this rank, runs a backward pass for each, and updates the
-  /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m,
-  /// which those along tp, cp and ep compare first.
-  /// `loss` is called once for each j, in order. Random numbers of a micro-batch depend only on `seed`, the
-  /// optimizer's `steps`, micro_batch(j, m), and the rank along cp. Sends one message more than a loop
-  /// written by hand, for the mean loss. With `o.graph`, a device that records executes steps whose losses
-  /// differ in the elements of their operands alone as one recorded step (docs/devices.md). Throws like
-  /// `step`, and non_finite_error if `o.finite` and a loss is not finite; the run must not continue then. If
-  /// `loss` throws on all ranks, the next step(m, loss) begins without the gradients of this one.
+  /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m;
+  /// ranks along tp, cp and ep check this first. `loss` is called once for each j, in order. Random numbers
+  /// of a micro-batch depend only on `seed`, the optimizer's `steps`, micro_batch(j, m), and the rank along
+  /// cp. Sends one message more than a hand-written loop, for the mean loss. With `o.graph`, a device that
+  /// can record work executes steps whose losses differ only in the elements of their operands as one
+  /// recorded step (docs/devices.md). Throws like `step`, and non_finite_error if `o.finite` and a loss is
+  /// not finite; the run must not continue then. If `loss` throws on all ranks, the next step(m, loss) starts
+  /// without the gradients of this one.
   ///   auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
   template <class Loss>
     requires std::invocable<Loss&, index_t>
@@ -93,7 +94,7 @@ class bound_run : public Context {
   Optimizer& optimizer() const { return *optimizer_; }
 
  protected:
-  /// A run that holds no parameters yet. `more`: what `Context` is made from besides.
+  /// A run that holds no parameters yet. `more`: further constructor arguments of `Context`.
   template <class... More>
   [[gnu::cold]] bound_run(const device& where, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
                           const parallel_options& o, More&&... more)
@@ -115,7 +116,7 @@ class bound_run : public Context {
                             static_cast<std::uint64_t>(this->micro_batch(j, micro_batches)));
     this->weigh_batch(j);
   }
-  /// The value of loss(), after a backward pass from it.
+  /// Runs a backward pass from loss() and returns the loss.
   template <class Loss>
   std::shared_ptr<tensor_state> differentiated(Loss loss, bool is_last) {
     const auto quiet = this->no_sync(!is_last);
@@ -126,8 +127,8 @@ class bound_run : public Context {
     steps.backward(value);
     return value.state();
   }
-  /// A step that the device records. `loss` is called for all micro-batches first, outside of what is
-  /// recorded.
+  /// A step that the device records. `loss` is called for all micro-batches beforehand, and these calls are
+  /// not recorded.
   template <class Loss>
   step_result recorded_step(index_t micro_batches, Loss& loss, const step_options& o) {
     using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
@@ -164,7 +165,7 @@ class bound_run : public Context {
 };
 
 namespace detail {
-/// The parameters of a model, each once: a tied one occurs at several places and has the name of the first.
+/// The parameters of a model, each once; a tied parameter has the name of its first occurrence.
 template <class Model>
 state_dict_t once_each(const Model& model) {
   state_dict_t all = named_parameters(model);
@@ -184,7 +185,7 @@ template <class Strategy>
 inline constexpr bool is_pipeline = false;
 template <class... Axes>
 inline constexpr bool is_pipeline<strategy::mesh<Axes...>> = strategy::mesh<Axes...>::has(mesh_axis::pp);
-/// Whether it is a mesh without the axis pp, whose bind is that of parallel/pipeline.hpp.
+/// Whether a strategy is a mesh without the axis pp; bind of a mesh with it is in parallel/pipeline.hpp.
 template <class Strategy>
 inline constexpr bool is_mesh = false;
 template <class... Axes>
@@ -201,13 +202,13 @@ auto bound(Model& model, Optimizer& optimizer, communicator& ranks, const parall
 }
 }  // namespace detail
 
-/// Whether a policy has the axis tp: bind is then that of parallel/tensor_parallel.hpp.
+/// Whether a policy has the axis tp; its bind is in parallel/tensor_parallel.hpp.
 template <class Plan>
 concept divides_layers = Plan::strategy_type::has(mesh_axis::tp);
-/// Whether a policy has the axis cp: bind is then that of parallel/context_parallel.hpp.
+/// Whether a policy has the axis cp; its bind is in parallel/context_parallel.hpp.
 template <class Plan>
 concept divides_context = Plan::strategy_type::has(mesh_axis::cp);
-/// Whether a policy has the axis ep: bind is then that of parallel/expert_parallel.hpp.
+/// Whether a policy has the axis ep; its bind is in parallel/expert_parallel.hpp.
 template <class Plan>
 concept divides_experts = Plan::strategy_type::has(mesh_axis::ep);
 namespace detail {
@@ -233,14 +234,14 @@ parallel::expert_division divided_experts([[maybe_unused]] const Model& model,
         model, ranks, parallel::parameter_mesh(o, ranks.size()), o.timeout);
 }
 }  // namespace detail
-/// Whether it has one of these axes.
+/// Whether a policy has one of these axes.
 template <class Plan>
 concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides_experts<Plan>;
 
-/// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
-/// the name of the first. Throws value_error, naming the parameter, if one is not f32. All ranks must pass
-/// the same model: throws usage_error if names, types or shapes of parameters or buffers differ. The model,
-/// the optimizer and the communicator must outlive the run.
+/// Binds a model and its optimizer to a strategy. A tied parameter has the name of its first occurrence in
+/// the model. Throws value_error, naming the parameter, if one is not f32. All ranks must pass the same
+/// model: throws usage_error if names, types or shapes of parameters or buffers differ. The model, the
+/// optimizer and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
@@ -253,8 +254,8 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   return detail::bound<Plan>(model, optimizer, ranks, detail::strategy_of<Plan>::options(), where);
 }
-/// The same with options, for a strategy of one axis, which says what is divided. Throws usage_error if the
-/// options say something else.
+/// The same with options, for a strategy of one axis, which determines what is sharded. Throws usage_error if
+/// the options contradict it.
 ///   auto run = bind<plan>(model, optimizer, ranks, {.deterministic = true});
 template <class Plan, class Model, class Optimizer>
   requires detail::has_one_axis<detail::strategy_of<Plan>> && (!divides_model<Plan>)
@@ -269,8 +270,9 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_opti
   check_axes(o, strategy::mesh<dp>::has);
   return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
-/// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where.
-/// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
+/// The same for a mesh, with the number of ranks along each axis: `rank_mesh` defines which rank has which
+/// coordinates. Throws usage_error if the sizes do not multiply to the number of ranks, or the policy lacks
+/// one of the axes.
 template <class Plan, class Model, class Optimizer>
   requires detail::is_mesh<typename Plan::strategy_type>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
@@ -278,7 +280,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
                     where);
 }
-/// The same with options, which have the sizes of the mesh:
+/// The same with options, which include the sizes of the mesh:
 ///   auto o = plan::strategy_type::options({.dp = 2, .fsdp = 4});
 ///   o.deterministic = true;
 ///   auto run = bind<plan>(model, optimizer, ranks, o);
@@ -291,7 +293,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   Plan::strategy_type::check(o, parallel::parameter_mesh(o, ranks.size()));
   return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
-/// The same for a mesh whose only axis is tp, cp or ep, along which all ranks are.
+/// The same for a mesh whose only axis is tp, cp or ep; all ranks are along it.
 template <class Plan, class Model, class Optimizer>
   requires divides_model<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Which positions of a sequence each rank has where ranks divide the context.
+// Which positions of a sequence each rank has with context parallelism.
 //
 //   const context_division all(1024, 4);
 //   all.count(rank);                        // positions of a rank
 //   all.early(rank), all.late(rank);        // the two ranges of which they consist
 //
 // With causal attention, late positions attend to more keys than early ones. So the sequence is cut into two
-// chunks per rank, of which rank r has number r and number r from the end: every rank then has as much to
-// compute (zig-zag; Zhu, "ring-flash-attention", 2024).
+// chunks per rank, and rank r has chunk r from the start and chunk r from the end, which gives every rank the
+// same amount of work (zig-zag; Zhu, "ring-flash-attention", 2024).
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ struct position_range {
   index_t first = 0, count = 0;
 };
 
-/// The positions of a sequence of `length` positions that each of `ranks` ranks has. Chunks differ by one
-/// position at most.
+/// The positions of a sequence of `length` positions that each of `ranks` ranks has. The sizes of chunks
+/// differ by at most one position.
 class context_division {
  public:
   /// Throws usage_error if a rank would have no position.
@@ -41,7 +41,7 @@ class context_division {
   position_range early(int rank) const { return chunk(rank); }
   position_range late(int rank) const { return chunk(2 * ranks_ - 1 - rank); }
   index_t count(int rank) const { return early(rank).count + late(rank).count; }
-  /// The most positions of any rank.
+  /// The largest number of positions of any rank.
   index_t most() const {
     index_t most = 0;
     for (int r = 0; r < ranks_; ++r) most = count(r) > most ? count(r) : most;

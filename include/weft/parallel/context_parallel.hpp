@@ -6,9 +6,9 @@
 //   auto own = run.part_of_context(tokens.extents()[1]);
 //   auto loss = steps.eval(model.loss(own.of(tokens), own.of(labels), own.positions()));
 //
-// Each rank computes its positions as if there were no others: only attention, and look-ups by position,
-// differ. The ranks along dp, fsdp and cp together are those over which gradients are averaged; the loss of
-// each counts by its number of positions.
+// Each rank computes its positions as if there were no others; only attention and look-ups by position
+// differ. Gradients are averaged over the ranks along dp, fsdp and cp together; the loss of each is weighted
+// by its number of positions.
 #pragma once
 
 #include <weft/parallel/bind.hpp>
@@ -20,12 +20,13 @@
 
 namespace weft {
 
-/// Ring attention: blocks of keys and values travel around a ring while ranks attend to those that they have.
+/// Ring attention: blocks of keys and values travel around a ring while each rank attends to the block that
+/// it has.
 struct ring {
   static constexpr auto pass = &graph::with_context_attention;
   using service = parallel::ring_attention;
 };
-/// DeepSpeed Ulysses: ranks exchange their positions for heads before attention, and back after it.
+/// DeepSpeed Ulysses: ranks exchange positions for heads before attention, and exchange back after it.
 struct ulysses {
   static constexpr auto pass = &graph::with_exchanged_heads;
   using service = parallel::head_exchange;
@@ -47,7 +48,8 @@ struct masked_positions_law {
                 "cp): each would see its own keys only");
 };
 
-/// Programs in which attention is over the positions of several ranks. `Options`: what they are without that.
+/// Options of programs in which attention is over the positions of several ranks. `Options`: the options
+/// without context parallelism.
 template <class Options, class Kind>
 struct context_programs : Options {
   using positions_service = typename Kind::service;
@@ -81,16 +83,17 @@ class context_part {
 
   /// The number of positions.
   index_t count() const { return division_.count(rank_); }
-  /// The mean over this rank's positions times this is its summand of the mean over ranks.
+  /// The factor of this rank's mean over its positions in the mean over ranks.
   double weight() const {
     return static_cast<double>(count() * division_.ranks()) / static_cast<double>(division_.length());
   }
-  /// The number in the sequence of each position, [count()], for look-ups; on the device of the run.
+  /// The index in the sequence of each of this rank's positions, [count()], for look-ups; on the device of
+  /// the run.
   tensor<std::int32_t, extents<dyn>> positions() const {
     return marked(from(extents<dyn>{count()}, division_.positions(rank_), copies_->where()), 0);
   }
-  /// These positions of x [batch, positions, ...], of which every rank passes all. A copy. Throws shape_error
-  /// if x has another number of positions.
+  /// A copy of this rank's positions of x [batch, positions, ...]; every rank passes the whole x. Throws
+  /// shape_error if x has another number of positions.
   template <element T, class E>
     requires(E::order >= 2)
   auto of(const tensor<T, E>& x) const {
@@ -120,7 +123,7 @@ class context_part {
 template <class Base>
 class context_parallel_run : public Base {
  public:
-  /// `positions`: the ranks that have the positions of one sequence. The others: see Base.
+  /// `positions`: the ranks that divide the positions of one sequence. The other arguments: see Base.
   template <class... Arguments>
   explicit context_parallel_run(std::shared_ptr<communicator> positions, Arguments&&... arguments)
       : Base(std::forward<Arguments>(arguments)...),
@@ -133,11 +136,11 @@ class context_parallel_run : public Base {
     Base::divide_context(positions_);
   }
 
-  /// The positions of this rank of sequences of `length` positions. Programs and backward passes executed
-  /// from here on are of such sequences, until the next call: a backward pass that has attention must be
-  /// executed before a call with another length. Losses evaluated from here on are weighted by this rank's
-  /// number of positions. Must be called with the same length on all ranks. Throws usage_error if `length` is
-  /// less than the number of ranks.
+  /// The positions of this rank of sequences of `length` positions. Until the next call, programs and
+  /// backward passes are executed for sequences of this length; the backward pass of a program with attention
+  /// must be executed before a call with another length. Losses evaluated from here on are weighted by this
+  /// rank's number of positions. Must be called with the same length on all ranks. Throws usage_error if
+  /// `length` is less than the number of ranks.
   context_part part_of_context(index_t length) {
     const communicator& ranks = positions_->ranks();
     positions_->divide({length, ranks.size()});
@@ -149,7 +152,7 @@ class context_parallel_run : public Base {
 
  private:
   std::shared_ptr<parallel::divided_positions> positions_;
-  std::shared_ptr<context> copies_;  // apart, so that copies draw none of the run's random numbers
+  std::shared_ptr<context> copies_;  // separate, so that copies do not draw the run's random numbers
 };
 
 /// Binds a model to a mesh with the axis cp: its ranks process the same sequences, each some of the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pipelines of which the ranks of each stage divide the positions of sequences.
+// Pipelines in which the ranks of each stage divide the positions of sequences.
 //
 //   using plan = policy<strategy::mesh<pp<>, cp<>>>;
 //   auto run = bind<plan>(model, optimizer, ranks, {.pp = 2, .cp = 2});
@@ -10,9 +10,9 @@
 
 namespace weft {
 
-/// Binds a model to a mesh with the axes pp and cp: see bind of a mesh with one of them. All micro-batches of
-/// a step must have sequences of one length. Throws usage_error if the sizes do not multiply to the number of
-/// ranks.
+/// Binds a model to a mesh with the axes pp and cp: see bind for a mesh with one of them. All micro-batches
+/// of a step must have sequences of one length. Throws usage_error if the sizes do not multiply to the number
+/// of ranks.
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What programs ask of the strategy where ranks divide positions among themselves.
+// The operations that a strategy executes for programs when ranks divide positions among themselves.
 #pragma once
 
 #include <string_view>
@@ -11,13 +11,13 @@
 
 namespace weft::parallel {
 
-/// Executes what reads positions of other ranks. Of attention (placement/context_graph.hpp) that is one of
-/// the two functions.
+/// Executes the ops that read positions of other ranks. For attention (placement/context_graph.hpp), a
+/// strategy implements one of the functions attend and exchange.
 class context_service {
  public:
   virtual ~context_service() = default;
 
-  /// The ranks that have the positions of one sequence.
+  /// The ranks that divide the positions of one sequence.
   virtual communicator& ranks() const = 0;
   /// Executes op::context_attention, or its derivative; false if this rank has all positions. Messages have
   /// the step and time-out of `o`. Collective.

@@ -2,9 +2,9 @@
 // Data parallelism, with or without sharding: gathers parameters and reduces gradients around the programs of
 // a context.
 //
-// Before a program reads a parameter whose elements are on other ranks, its unit is gathered (gather.hpp).
-// When a backward pass has completed the gradients of a unit, their reduction starts (reduce.hpp). Both make
-// progress between the steps of later programs.
+// Before a program reads a sharded parameter, its unit is gathered (gather.hpp). When a backward pass has
+// completed the gradients of a unit, their reduction starts (reduce.hpp). Both make progress between the
+// steps of later programs.
 #pragma once
 
 #include <unordered_map>
@@ -17,7 +17,7 @@
 
 namespace weft::parallel {
 
-/// The parameters of a run, which know that they are in one.
+/// The parameters of a run, marked as belonging to it.
 class parameters_in_run {
  public:
   parameters_in_run() = default;
@@ -43,9 +43,9 @@ class parameters_in_run {
 class data_parallel_hooks : public runtime::execution_hooks {
  public:
   /// Replaces parameters and buffers by those of rank 0, which sends only what differs. Deferred parameters
-  /// are initialized; for sharded ones, each rank draws its own rows. Of divided layers, `parameters` are the
-  /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. `experts`:
-  /// how those among `parameters` are divided, equal on all replicas. Collective.
+  /// are initialized; for sharded ones, each rank draws its own rows. For divided layers, `parameters` are
+  /// the parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. `experts`: how
+  /// the experts among `parameters` are divided, the same on all replicas. Collective.
   [[gnu::cold]] data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                                     const parallel_options& o, const device& where,
                                     std::shared_ptr<communicator> owners = nullptr,
@@ -60,8 +60,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
   void after_backward(const runtime::tape_identity& tape) override { gatherer_.finish(tape); }
   void end_backward() noexcept override { passes_.pop_back(); }
 
-  /// During subsequent backward passes, the gradients of `withheld` are left where they are: another backward
-  /// pass completes them. Those of `found`, which others have begun, are complete if a pass adds nothing.
+  /// During subsequent backward passes, the gradients of `withheld` are not reduced, because another backward
+  /// pass completes them. The gradients of `found`, begun by earlier passes, are complete even if a pass adds
+  /// nothing to them.
   void take_over(tensor_list withheld, tensor_list found) {
     withheld_ = std::move(withheld);
     found_ = std::move(found);
@@ -82,20 +83,20 @@ class data_parallel_hooks : public runtime::execution_hooks {
   bool attend(std::string_view op, const native_operands& o) override;
   void gather_choices(runtime::row_choices& rows, const shape& operand) override;
 
-  /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once
-  /// per step.
+  /// Sets whether subsequent backward passes are the last of their step, and therefore start the reductions
+  /// that are made once per step.
   void synchronize(bool on) { synchronizes_ = on; }
   bool synchronizes() const { return synchronizes_; }
 
-  /// Waits until all gradients are reduced, and stores them as gradients of the local parameters. Those that
-  /// tapes of other contexts have left at parameters are reduced, too, as if they were of this run.
+  /// Waits until all gradients are reduced, and stores them as gradients of the local parameters. Gradients
+  /// that tapes of other contexts have left at parameters are reduced too, as if they were of this run.
   void deliver_gradients();
 
   /// Whether tapes of other contexts have left gradients at parameters.
   bool has_other_gradients() const;
 
-  /// Drops all gradients of parameters, also those that have not been reduced, as of a backward pass that
-  /// failed, or that went through another run. What has been sent is waited for.
+  /// Drops all gradients of parameters, also those not reduced, for example of a backward pass that failed or
+  /// that belonged to another run. Waits for messages in flight.
   void drop_gradients();
 
   /// Called after the local parameters have changed: discards gathered copies.
@@ -104,40 +105,42 @@ class data_parallel_hooks : public runtime::execution_hooks {
     gatherer_.invalidate();
   }
 
-  /// Copies the buffers of rank `from` of the ranks that process different data to all of these.
+  /// Broadcasts the buffers of rank `from` among the ranks that process different data.
   void broadcast_buffers(int from);
-  /// Drops what gradient hooks have kept from step to step.
+  /// Drops the state that gradient hooks keep from step to step.
   void reset_hook() { reducer_.reset_hook(); }
 
-  /// Replaces the parameters that have moved on any rank by their mean over all ranks. Only without sharding.
+  /// Replaces the parameters that have changed on any rank by their mean over all ranks. Only without
+  /// sharding.
   void average_parameters();
   /// Called after other code has set elements of local parameters.
   void reload();
 
   /// The parameters that this rank updates, in the order of the model.
   state_dict_t local() const;
-  /// Those among them of which all ranks that process different data have rows: all but those of experts.
+  /// Those of local() that all ranks which process different data have rows of: all except parameters of
+  /// experts.
   state_dict_t local_of_all_ranks() const;
   /// Tensors that every rank holds completely and that optimizers do not change.
   const state_dict_t& buffers() const { return buffers_; }
 
-  /// What optimizers compute of whole parameters in one update.
+  /// Executes the optimizer's computations on whole parameters in one update.
   whole_exchange whole_computations() const {
     return {units_, groups_, where_, messages_, options_.local_steps == 1};
   }
 
-  /// The ranks that divide the rows of parameter `name`.
+  /// The ranks that shard parameter `name`.
   communicator& shards_of(const std::string& name) const {
     return *units_[static_cast<std::size_t>(place_of(units_, name).unit)].shards;
   }
   /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`. Throws
-  /// value_error if there is no such parameter, or `local` has another size. Collective.
+  /// value_error if there is no such parameter, or `local` has the wrong size. Collective.
   [[gnu::cold]] state_ptr whole_of(const std::string& name, const state_ptr& local);
   /// What this rank holds of parameters and buffers.
   [[gnu::cold]] std::vector<held_tensor> held_tensors() const;
 
-  /// Of divided layers, the parameters are the parts that this rank has of `among`, which divide them.
-  /// Collective over `among`.
+  /// Declares that the parameters of divided layers are this rank's parts among the ranks `among`. Collective
+  /// over `among`.
   [[gnu::cold]] void divide_layers(std::shared_ptr<communicator> among);
 
   const rank_groups& groups() const { return groups_; }
@@ -147,7 +150,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// Size of the gradients that are kept until the step.
   index_t gradient_bytes() const { return reducer_.bytes(); }
 
-  /// Throws value_error if a parameter cannot be trained: it is not f32.
+  /// Throws value_error if a parameter is not f32 and so cannot be trained.
   [[gnu::cold]] static void check(const std::string& name, const tensor_state& p);
 
  private:
@@ -155,17 +158,18 @@ class data_parallel_hooks : public runtime::execution_hooks {
     if (!std::exchange(delivered_, false)) return;
     for (unit& u : units_)
       for (member& m : u.members) {
-        if (m.reduced) m.local->grad.reset();  // what the step has not used
+        if (m.reduced) m.local->grad.reset();  // gradients that the step has not used
         gradient_reducer::forget(m);
       }
   }
 
-  /// Whether this rank saves of `t` what several of the ranks that divide layers have.
+  /// Whether this rank is the one that saves the elements of `t` that several of the ranks that divide layers
+  /// have.
   bool is_first_in_layer(const tensor_state& t) const {
     return parallel::is_first_in_layer(t, groups_.layers() ? groups_.layers()->rank() : 0);
   }
 
-  /// Adds up the gradients of parameters of which several ranks that divide layers have the same elements.
+  /// Sums the gradients of parameters that several of the ranks that divide layers have the same elements of.
   void add_shared();
 
   /// Reduces the gradients of a unit, except those that are withheld.
@@ -174,7 +178,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   bool is_left(const member& m) const { return m.whole->grad && !withholds(*m.whole); }
   /// Throws usage_error if another run has gradients of the member.
   static void require_no_other_run(const member& m);
-  /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
+  /// The whole of a parameter, or of a tensor sharded like it, gathered from the parts of all ranks.
   [[gnu::cold]] state_ptr whole_layer(const member& m, const state_ptr& part);
 
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
@@ -196,9 +200,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
     }
   }
 
-  /// Whether the rows of a rank have memory of their own.
+  /// Whether this rank's rows have memory of their own.
   bool apart(const unit& u) const { return options_.divide == sharding::parameters && u.parts() > 1; }
-  /// The units of all parameters, those of experts last.
+  /// The units of all parameters, with those of experts last.
   [[gnu::cold]] std::vector<unit> divided_units(const state_dict_t& parameters,
                                                 const expert_division& experts,
                                                 const std::vector<int>& chunks) const;
@@ -220,10 +224,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
   std::unordered_map<tensor_state*, member_place> places_;
   /// A backward pass under way.
   struct backward_pass {
-    std::unordered_map<tensor_state*, int> uses;  // cotangents to come
-    std::vector<int> waiting;                     // by unit: members whose gradient is not complete
+    std::unordered_map<tensor_state*, int> uses;  // number of cotangents still to come
+    std::vector<int> waiting;                     // by unit: number of members whose gradients are incomplete
   };
-  std::vector<backward_pass> passes_;  // one in a gradient hook of the one before
+  std::vector<backward_pass> passes_;  // nested: each runs in a gradient hook of the one before
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
   parallel::started_collectives collectives_;

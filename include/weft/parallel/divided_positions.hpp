@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The ranks that divide the positions of sequences, and how: what ring attention and Ulysses share, with the
-// choices of experts by all rows.
+// The ranks that divide the positions of sequences, and how they divide them: the common part of ring
+// attention and Ulysses, with the gathering of expert choices over all rows.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,13 @@ namespace weft::parallel {
 /// Positions first to first + count - 1 of a tensor whose dim `dim` counts positions, or heads.
 strided range_of(strided t, const position_range& of, int dim = 1);
 
-/// Base of the services of ranks that divide positions as context_division says.
+/// Base class of context services whose ranks divide positions by a context_division.
 class divided_positions : public context_service {
  public:
   explicit divided_positions(std::shared_ptr<communicator> ranks) : ranks_(std::move(ranks)) {}
 
   communicator& ranks() const override { return *ranks_; }
-  /// Sets how the positions of subsequent sequences are divided. All ranks must be told the same length.
+  /// Sets how the positions of subsequent sequences are divided. All ranks must pass the same length.
   void divide(const context_division& d) { division_ = d; }
   const context_division& division() const { return *division_; }
 
@@ -33,12 +33,13 @@ class divided_positions : public context_service {
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
 
-  /// Throws usage_error if tensors of `positions` positions are not those that this rank has, device_error if
-  /// messages cannot be kept on the device. `reader`: what reads them.
+  /// Throws usage_error if `positions` is not the number of this rank's positions, device_error if messages
+  /// cannot be kept on the device. `reader`: the op that reads them, for the error message.
   void check(const char* reader, const device& where, const shape& extents, index_t positions) const;
 
  private:
-  /// Puts the choices of all ranks, one after the other, in the order of rows; of each position so many rows.
+  /// Puts the choices of all ranks, which follow each other by rank, in the order of rows; each position has
+  /// `of_position` rows.
   void arrange(runtime::row_choices& rows, std::span<const std::int64_t> by_rank, index_t batch,
                index_t of_position) const;
 

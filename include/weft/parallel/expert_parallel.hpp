@@ -4,10 +4,11 @@
 //   using plan = policy<strategy::mesh<dp, ep>>;
 //   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .ep = 4});
 //
-// Each rank processes its own data and has a run of the experts of every mixture (run/experts.hpp). Rows are
-// sent to the ranks that have their experts, and the results back, in forward and backward. All other
-// parameters are trained as with data parallelism among all ranks; gradients of experts are complete where
-// they are, and summed over the ranks of the axes dp and fsdp that have the same.
+// Each rank processes its own data and has a contiguous range of the experts of every mixture
+// (run/experts.hpp). Rows are sent to the ranks that have their experts, and the results back, in forward and
+// backward. All other parameters are trained as with data parallelism among all ranks; gradients of experts
+// are complete on the ranks that have them, and summed over the ranks along dp and fsdp that have the same
+// experts.
 #pragma once
 
 #include <chrono>
@@ -32,7 +33,7 @@ class expert_group final : public runtime::expert_ranks {
   int size() const override { return ranks_->size(); }
   int rank() const override { return ranks_->rank(); }
   counts gather(const counts& mine) override {
-    counts all;  // where nothing is sent, every rank is taken to have what this one has
+    counts all;  // if nothing is sent, all ranks are assumed to have this rank's counts
     for (int r = 0; r < size(); ++r) all.append(mine.begin(), mine.end());
     const auto n = static_cast<index_t>(mine.size());
     const_elements own(mine.data(), n, dtype::i64);
@@ -59,15 +60,15 @@ class expert_group final : public runtime::expert_ranks {
   std::chrono::milliseconds timeout_;
 };
 
-/// Finds the parameters of experts in a walk over a model. Throws usage_error for one that is also read where
-/// its rank alone does not compute, in an expert of another rank or outside of experts.
+/// Finds the parameters of experts in a walk over a model. Throws usage_error for one that is also read
+/// elsewhere: in an expert of another rank or outside of experts.
 class expert_finder {
  public:
   explicit expert_finder(int ranks) : ranks_(ranks) {}
 
   template <index_t C, class Expert, bool Renormalise>
   void enter(const mixture_of_experts<C, Expert, Renormalise>& m) {
-    if (next_ < owners_.size()) return;  // inside of an expert
+    if (next_ < owners_.size()) return;  // inside an expert
     owners_.assign(parameters_of(m.router).size(), every_rank);
     next_ = 0;
     const auto experts = static_cast<index_t>(m.experts.size());
@@ -103,15 +104,15 @@ class expert_finder {
   }
 
   int ranks_;
-  std::vector<int> owners_;  // of the parameters of the mixture that the walk has entered, in its order
+  std::vector<int> owners_;  // of the parameters of the mixture that the walk is in, in walk order
   std::size_t next_ = 0;
-  std::map<const tensor_state*, reader> readers_;  // the first of each parameter
+  std::map<const tensor_state*, reader> readers_;  // the first reader of each parameter
   std::vector<expert_division::place> found_;
 };
 
 }  // namespace parallel
 
-/// The axis of a mesh along which experts are divided.
+/// The mesh axis along which experts are divided.
 struct ep {
   static constexpr mesh_axis axis = mesh_axis::ep;
   static constexpr sharding divide = sharding::none;
@@ -133,11 +134,12 @@ struct ep {
 };
 
 /// Binds a model to a mesh with the axis ep: its ranks process different data and divide the experts of every
-/// mixture_of_experts, as evenly as their numbers allow; a rank may have none. With the axis fsdp, ranks that
-/// have the same experts divide their rows along it, and all other parameters are divided among the ranks of
-/// fsdp and ep together. Parameters are those of rank 0. Reading the elements of an expert that another rank
-/// has throws value_error; `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply
-/// to the number of ranks, or an expert shares a parameter with another rank's or with another module.
+/// mixture_of_experts, as evenly as possible; a rank may have none. With the axis fsdp, ranks that have the
+/// same experts divide their rows along it, and all other parameters are divided among the ranks of fsdp and
+/// ep together. Parameters are those of rank 0. Reading the elements of an expert that another rank has
+/// throws value_error; `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply to
+/// the number of ranks, or an expert shares a parameter with an expert of another rank or with another
+/// module.
 template <class Plan, class Model, class Optimizer>
   requires(divides_experts<Plan> && !divides_layers<Plan> && !divides_context<Plan> &&
            !Plan::strategy_type::has(mesh_axis::pp))

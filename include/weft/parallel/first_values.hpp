@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The values with which ranks begin: those of rank 0.
+// The initial values on all ranks: those of rank 0.
 //
-// Ranks compare a digest of the names, types and shapes of all tensors, so that the ranks of one run have one
-// model; then digests of what the tensors hold, and rank 0 sends only what differs: binding a model that
-// every rank has created alike sends 16 bytes, and 16 for each tensor.
+// Ranks first compare a digest of the names, dtypes and shapes of all tensors, which ensures that they have
+// the same model, and then digests of the tensors' elements; rank 0 sends only the tensors that differ.
+// Binding a model that every rank has created identically sends 16 bytes, plus 16 per tensor.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// The largest message with elements, in bytes.
+/// The size of the largest message of elements, in bytes.
 inline constexpr index_t first_values_bytes = 1 << 20;
 
 /// The fields of an initializer as integers.
@@ -30,18 +30,18 @@ inline std::string_view bytes_in(const auto& fields) {
   return {reinterpret_cast<const char*>(fields.data()), fields.size() * sizeof(fields[0])};
 }
 
-/// A number that is another, but for chance, if type, shape or elements are others; for a deferred parameter,
-/// if the initializer is. Reads device memory in pieces.
+/// A digest of dtype, shape and elements, or, of a deferred parameter, of its initializer. Reads device
+/// memory in pieces.
 std::uint64_t digest(const tensor_state& t);
 
-/// Name, type and shape of a tensor, for messages.
+/// Name, dtype and shape of a tensor, for error messages.
 [[gnu::cold]] std::string described(const std::string& name, const tensor_state& t);
-/// Throws usage_error on all ranks if names, types or shapes are not those of rank 0. Sends one digest.
-/// Collective.
+/// Throws usage_error on all ranks if names, dtypes or shapes on any rank differ from those of rank 0. Sends
+/// one digest. Collective.
 [[gnu::cold]] void require_same_model(communicator& ranks, const comm_options& o,
                                       const state_dict_t& tensors);
-/// Throws usage_error that names the first tensor that differs from that of rank 0, and the rank. `forms`:
-/// digests of what describes each tensor of this rank. Collective.
+/// Throws usage_error naming the first tensor that differs from rank 0's, and the rank. `forms`: digests of
+/// name, dtype and shape of each tensor of this rank. Collective.
 [[noreturn, gnu::cold]] void refuse_other_models(communicator& ranks, const comm_options& o,
                                                  const state_dict_t& tensors,
                                                  const std::vector<std::uint64_t>& forms);
@@ -53,15 +53,16 @@ void take_elements(communicator& ranks, const comm_options& o, const device& mes
 [[gnu::cold]] void take_initializers(communicator& ranks, const comm_options& o,
                                      const tensor_list& parameters);
 
-/// Throws value_error if the elements of `t` are with another run.
+/// Throws value_error if another run holds the elements of `t`.
 [[gnu::cold]] void require_elements_here(const std::string& name, const tensor_state& t);
 
 }  // namespace detail
 
-/// Sets the elements of `tensors` to those of rank 0, the initializers of deferred parameters to its. What is
-/// equal on all ranks is not sent. `o`: of the messages; `where`: the device of the tensors. Throws
-/// usage_error on all ranks if their tensors differ in number, names, types or shapes, or a parameter is
-/// deferred on some ranks only; value_error if another run has its elements. Collective.
+/// Sets the elements of `tensors`, and the initializers of deferred parameters, to those of rank 0. Tensors
+/// that are equal on all ranks are not sent. `o`: options of the messages; `where`: the device of the
+/// tensors. Throws usage_error on all ranks if their tensors differ in number, names, types or shapes, or a
+/// parameter is deferred on some ranks only; value_error if another run holds a tensor's elements.
+/// Collective.
 [[gnu::cold]] void begin_as_first(communicator& ranks, comm_options o, const device& where,
                                   const state_dict_t& tensors);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Gathers sharded parameters for the programs that read them.
 //
-// A unit that is read is gathered as one message. Units that earlier tapes read next are gathered in advance
+// A unit is gathered by one message when it is read. Units that earlier tapes read next are prefetched
 // (read_order.hpp). Gathered elements are freed when no tape with entries needs the unit any more.
 #pragma once
 
@@ -71,8 +71,8 @@ class parameter_gatherer {
   const rank_groups& groups_;
   device where_, messages_;
   int ahead_;
-  bool apart_;  // gathered elements have memory of their own
-  bool keeps_;  // they remain between the forward and backward pass
+  bool apart_;  // gathered elements have separate memory
+  bool keeps_;  // gathered elements are kept between the forward and backward pass
   dtype type_;  // of messages
   std::vector<state> states_;
   std::vector<int> coming_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Accumulation of the gradients of micro-batches.
 //
-// Deterministic mode adds as a binary counter counts, ((0 1) (2 3)) ((4 5) 6), the order in which ranks are
-// added (comm/reduce.hpp), so that micro-batches on several ranks or in sequence give the same bits.
+// Deterministic mode adds in the order of a binary counter, ((0 1) (2 3)) ((4 5) 6), which is also the order
+// in which ranks are added (comm/reduce.hpp), so that results are bitwise the same whether micro-batches are
+// on several ranks or in sequence.
 #pragma once
 
 #include <vector>
