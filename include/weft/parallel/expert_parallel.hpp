@@ -137,7 +137,7 @@ struct ep {
 /// mixture_of_experts, as evenly as possible; a rank may have none. With the axis fsdp, ranks that have the
 /// same experts divide their rows along it, and all other parameters are divided among the ranks of fsdp and
 /// ep together. Parameters are those of rank 0. Reading the elements of an expert that another rank has
-/// throws value_error; `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply to
+/// throws value_error; `run.full()` returns whole copies. Throws usage_error if the sizes do not multiply to
 /// the number of ranks, or an expert shares a parameter with an expert of another rank or with another
 /// module.
 template <class Plan, class Model, class Optimizer>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What a rank holds of the model: for each parameter and buffer boxes, all of it, or nothing.
+// The part of the model that a rank holds: of each parameter and buffer some boxes, all of it, or nothing.
 //
-// Checkpoints and weight files are written and read by these boxes alone, whatever strategy made them.
+// Checkpoints and weight files are written and read by these boxes only, independently of the strategy.
 #pragma once
 
 #include <memory>
@@ -14,27 +14,28 @@
 namespace weft {
 
 namespace parallel {
-/// In the place of the rank that holds a tensor, for one that all ranks hold.
+/// Used as the rank that holds a tensor if all ranks hold it.
 inline constexpr int every_rank = -1;
 
-/// The shape of a tensor as divided into rows: a scalar is one row of one element.
+/// The shape of a tensor divided into rows, where a scalar is one row of one element.
 inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shape{1, {1}}; }
 
-/// The boxes of a tensor of shape `whole` that are rows `first`, ... of the part that rank `rank` of `ranks`
-/// has, and where they are in a tensor of these rows, of shape `local`. Several if the dim is divided in
-/// groups.
+/// The boxes of a tensor of shape `whole` that consist of rows `first`, ... of the part of rank `rank` of
+/// `ranks`, and their places in the tensor of these rows, of shape `local`. Several boxes if the dim is
+/// divided in groups.
 [[gnu::cold]] std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks,
                                                     int rank, index_t first, const shape& local);
 }  // namespace parallel
 
-/// What a rank holds of a parameter or buffer. All ranks have the same list, in the order of the model, also
-/// of tensors that are on other ranks only.
+/// The part of a parameter or buffer that a rank holds. All ranks list the same tensors in the order of the
+/// model, including those that are on other ranks only.
 struct held_tensor {
   std::string name;
-  tensor_spec whole;                    // of all ranks together
-  std::vector<stored_box> parts;        // of in_rows(whole.extents), and where they are in `local`
-  std::shared_ptr<tensor_state> local;  // their elements; null if this rank has no part of the tensor
-  bool saves = false;      // whether this rank writes its parts: of each element one of the ranks does
+  tensor_spec whole;                    // the complete tensor
+  std::vector<stored_box> parts;        // boxes of in_rows(whole.extents), and their places in `local`
+  std::shared_ptr<tensor_state> local;  // the elements of `parts`; null if this rank has no part of the
+                                        // tensor
+  bool saves = false;      // whether this rank writes its parts: exactly one rank writes each element
   bool is_buffer = false;  // not changed by optimizers, but possibly by forward passes
 };
 

@@ -6,8 +6,8 @@
 //   parallel_options p{.hook = power_sgd({.rank = 4})};
 //
 // A hook is called with a bucket, on all ranks in the same order, and returns a function that starts one
-// message after the other: it is called again when a message has completed, and returns none when the bucket
-// holds the sum over ranks. `remembers` says whether it keeps something from step to step.
+// message at a time: it is called again when the message has completed, and returns nullopt when the bucket
+// holds the sum over ranks. `remembers` says whether the hook keeps state from step to step.
 //
 //   gradient_hook plain = [](const gradient_bucket& b) {
 //     return [b, begun = false]() mutable -> std::optional<work> {
@@ -42,10 +42,10 @@ struct gradient_bucket {
   std::span<float> gradient;
   communicator* ranks;
   comm_options options;
-  std::any* memory;  // state of the hook for this bucket from step to step, of this rank
+  std::any* memory;  // the hook's state for this bucket on this rank, kept from step to step
 
   weft::elements elements() const { return gradient; }
-  /// The state as a T, created at the first call. It is not in checkpoints (gradient_hook::remembers).
+  /// The state as a T, created at the first call. It is not saved in checkpoints (gradient_hook::remembers).
   template <class T>
   T& remembered() const {
     if (!memory->has_value()) *memory = std::make_shared<T>();
@@ -53,15 +53,16 @@ struct gradient_bucket {
   }
 };
 
-/// Sends gradients as bf16: half the bytes. Sums are formed in f32 and rounded once. Keeps nothing.
+/// Sends gradients as bf16, which halves the bytes. Sums are computed in f32 and rounded once. Keeps no
+/// state.
 gradient_hook bf16_compress();
 
 /// Settings of power_sgd, as those of torch's PowerSGDState.
 struct power_sgd_options {
   int rank = 1;
-  bool error_feedback = true;  // what was not sent is added to the next gradient
-  bool warm_start = true;      // begin with the factor of the step before
-  std::int64_t start_step = 0; // earlier gradients are sent whole, as they change most
+  bool error_feedback = true;  // the approximation error is added to the next gradient
+  bool warm_start = true;      // start from the previous step's factor
+  std::int64_t start_step = 0; // gradients of earlier steps are sent whole, because they change most
   std::uint64_t seed = 0;
 };
 
@@ -80,8 +81,8 @@ struct low_rank {
   void multiply_left() const;
   /// Makes the columns of P orthonormal (Gram-Schmidt, twice for accuracy).
   void orthonormalize() const;
-  /// Draws the columns of Q that are zero: P = M Q would be zero for every M from then on. From numbers
-  /// `first`, ... of the sequence of `key`, so that they are the same on all ranks.
+  /// Redraws the columns of Q that are zero, because these columns of P = M Q would stay zero for every M.
+  /// Uses numbers `first`, ... of the random sequence of `key`, so that all ranks draw the same.
   void draw_zero_columns(philox_key key, index_t first) const;
   /// Element (i, j) of P Q^T
   float product(index_t i, index_t j) const {
@@ -106,9 +107,9 @@ struct power_sgd_state {
 
 }  // namespace detail
 
-/// PowerSGD (Vogels et al., 2019): of each gradient matrix, reshaped to [first dim, others], a factorisation
-/// of low rank of the sum over ranks is sent, rank * (rows + columns) elements, where that is fewer than all;
-/// other gradients are sent whole. Throws usage_error if the rank is less than 1.
+/// PowerSGD (Vogels et al., 2019): each gradient is reshaped to a matrix [first dim, others], and a low-rank
+/// factorisation of its sum over ranks is sent, rank * (rows + columns) elements, if that is fewer than all
+/// elements; other gradients are sent whole. Throws usage_error if the rank is less than 1.
 gradient_hook power_sgd(power_sgd_options o = {});
 
 /// Sends the `share` of elements of each bucket with the largest magnitudes, and their indices, to all ranks;

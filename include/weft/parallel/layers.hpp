@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Layers divided among ranks: the parts of parameters, and the messages of divided programs.
+// Layers divided among ranks (tensor parallelism): the parts of parameters, and the messages of divided
+// programs.
 #pragma once
 
 #include <string_view>
@@ -13,17 +14,17 @@
 namespace weft::parallel {
 
 /// Throws shape_error, naming the parameter, if its groups or units do not divide the dim, or a rank would
-/// have nothing.
+/// have no part.
 void check_division(const std::string& name, const shape& whole, const placement& p,
                     const communicator& ranks);
 
-/// Replaces the elements of a parameter by the part of this rank. A deferred parameter stays so.
+/// Replaces the elements of a parameter by this rank's part. A deferred parameter stays deferred.
 void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
                       const communicator& layers);
 
-/// Sets all parameters to those of the first rank, and replaces those that the model says may be divided by
-/// the part of this rank. Deferred ones get their elements later, and no more than the part. Collective over
-/// `layers`. Throws usage_error for a parameter that a run has divided.
+/// Sets all parameters to those of the first rank, and replaces those that the model declares divisible by
+/// this rank's part. Deferred parameters get their elements later, and only this rank's part. Collective over
+/// `layers`. Throws usage_error for a parameter that another run has divided.
 template <class Model>
 void divide_layers(Model& model, communicator& layers, const comm_options& control) {
   if (layers.size() == 1) return;
@@ -53,24 +54,24 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
 
 /// The number of units of a parameter of a divided layer.
 inline index_t units_of(const division& d) { return d.whole[d.where.dim] / (d.where.groups * d.where.unit); }
-/// Whether rank `layer_rank` of those that divide layers is the first that has these elements of `t`: it
-/// counts them in norms and saves them.
+/// Whether rank `layer_rank` of the ranks that divide layers is the first with its elements of `t`; the first
+/// includes them in norms and saves them.
 bool is_first_in_layer(const tensor_state& t, int layer_rank);
 
-/// Starts a collective of a program: op::sum_over_positions among the ranks that divide positions, others
-/// among those that divide layers. One rank copies, and returns work that is over.
+/// Starts a collective of a program: op::sum_over_positions among the ranks that divide positions, other ops
+/// among the ranks that divide layers. On one rank it copies, and returns completed work.
 work start_collective(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,
                       const strided& in, const strided& out);
 
-/// The collectives of a program that are under way, by the value that is their result.
+/// The collectives of a program that are in flight, by the value that they compute.
 class started_collectives {
  public:
   void add(int result, work w) { all_.push_back({result, std::move(w)}); }
-  /// Makes progress, without waiting.
+  /// Makes progress without waiting.
   void poll() {
     for (started& s : all_) s.messages.is_completed();
   }
-  /// Waits for those of value `result`; throws their failure.
+  /// Waits for the collectives of value `result`; throws their error.
   void wait_for(int result);
   /// Waits for all, ignoring errors.
   void abandon() noexcept { all_.clear(); }

@@ -46,7 +46,7 @@ struct mesh_sizes {
     return *all[static_cast<int>(a)];
   }
   constexpr int of(mesh_axis a) const { return mesh_sizes(*this).of(a); }
-  /// The total number of ranks. Products beyond 2^31 give some number beyond 2^31.
+  /// The total number of ranks. For a product beyond 2^31, the result is unspecified but beyond 2^31.
   constexpr std::int64_t ranks() const {
     std::int64_t n = 1;
     for (const mesh_axis a : mesh_axes)
@@ -69,13 +69,13 @@ struct mesh_sizes {
 /// For example "pp 2 x dp 4". Axes with one rank are omitted; "1 rank" if all are.
 [[gnu::cold]] std::string to_string(const mesh_sizes& sizes);
 
-/// `sizes`, if they are those of a mesh of `ranks` ranks. Throws usage_error if a size is less than 1 or the
-/// product is another number.
+/// Returns `sizes` if they multiply to `ranks`. Throws usage_error if a size is less than 1 or the product
+/// differs.
 [[gnu::cold]] const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks);
 
-/// The ranks whose coordinates differ from those of this rank along the axes from `first` to `last` only. For
-/// one rank no messages are sent; for all ranks it is `ranks` itself, not owned, unless `apart`, because the
-/// group's messages have an order of their own. Collective.
+/// The ranks whose coordinates differ from those of this rank along the axes from `first` to `last` only. A
+/// group of one rank sends no messages. The group of all ranks is `ranks` itself, not owned; `apart` makes it
+/// a separate group, for messages with an order of their own. Collective.
 [[gnu::cold]] std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
                                                         mesh_axis first, mesh_axis last,
                                                         const comm_options& o = {}, bool apart = false);

@@ -12,13 +12,13 @@
 
 namespace weft {
 
-/// The mesh that `text` describes: AXIS=SIZE for each axis of several ranks, in any order, divided by commas;
-/// axes are pp, dp, fsdp, cp, ep and tp. One size may be `auto`, which is 0 in the result. Throws usage_error
-/// that quotes what is wrong.
+/// The mesh that `text` describes: AXIS=SIZE for each axis with several ranks, in any order, separated by
+/// commas; axes are pp, dp, fsdp, cp, ep and tp. One size may be `auto`, which is 0 in the result. Throws
+/// usage_error quoting the invalid text.
 mesh_sizes mesh_from_text(std::string_view text);
 
-/// `sizes`, with the axis whose size is 0 (auto) as large as `ranks` ranks make it. Throws usage_error if the
-/// mesh does not have so many ranks, whatever the size of that axis.
+/// `sizes`, with the size 0 (auto) replaced so that the mesh has `ranks` ranks. Throws usage_error if no size
+/// of that axis does that.
 mesh_sizes with_ranks(mesh_sizes sizes, int ranks);
 /// The text of a mesh that mesh_from_text() reads.
 std::string to_mesh_text(const mesh_sizes& sizes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The device of a rank, where its policy chooses a kind of devices (device/kind.hpp): which one of the
-// machine it takes, and how its model gets there.
+// The device of a rank whose policy chooses a kind of device (device/kind.hpp): which of the machine's
+// devices the rank uses, and how its model is moved there.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace weft {
 
-/// The number of this rank among those of its machine: LOCAL_RANK of its launcher; of ranks that are threads,
-/// its rank.
+/// The number of this rank among the ranks of its machine: LOCAL_RANK of its launcher, or, if ranks are
+/// threads, its rank.
 [[gnu::cold]] inline int local_rank_of(const communicator& ranks) {
   const launch me = launch_from_environment();
   return me.size > 1 ? me.local_rank : ranks.rank();
 }
 
 namespace detail {
-/// Moves a model to the device of this rank that its policy chooses, if it chooses one.
+/// Moves a model to the device that the policy chooses for this rank, if it chooses one.
 template <class Plan, class Model>
 void place_model(Model& model, const communicator& ranks, device_options o) {
   using chosen = typename Plan::device_type;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The norm of gradients whose rows are distributed over ranks.
 //
-// The elements of a row are summed in double precision, each row on one rank. Rows are summed as 128-bit
-// integers in units of 2^-96 of the largest row sum, which is exact in any order: the norm does not depend on
-// how rows are distributed.
+// The elements of a row are summed in double precision on one rank. Row sums are added as 128-bit integers in
+// units of 2^-96 of the largest row sum, which is exact in any order, so the norm does not depend on how rows
+// are distributed.
 #pragma once
 
 #include <array>
@@ -21,13 +21,13 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// The sums of squares of all rows, of type f64; each element of a vector is a row. They are computed by one
-/// launch.
+/// The sums of squares of all rows, of type f64; each element of a vector is a row. Computed by one launch.
 std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_list& gradients);
 
-/// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number; none if no rank has any.
+/// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number; nullopt if no rank has
+/// any.
 std::optional<double> exact_sum(std::span<const double> values, communicator& ranks, const comm_options& o);
-/// norm_over_ranks, none if no rank has a row.
+/// As norm_over_ranks; nullopt if no rank has a row.
 std::optional<double> norm_of_rows(context& c, const tensor_list& gradients, communicator& ranks,
                                    const comm_options& o);
 
@@ -39,19 +39,19 @@ inline double norm_over_ranks(context& c, const tensor_list& gradients, communic
   return detail::norm_of_rows(c, gradients, ranks, o).value_or(0.0);
 }
 
-/// What an update needs to know of all gradients together.
+/// The quantities of all gradients together that an update needs.
 struct gradient_measure {
   pending_number norm;   // before clipping
   gradient_scale scale;  // for the update
-  bool exists = true;    // whether a rank has a gradient
+  bool exists = true;    // whether any rank has a gradient
 };
-/// The 2-norm of gradients that are to be multiplied by `mean`, and have been multiplied by `loss_scale`; and
-/// the factor for both that also limits it to `clip`, unless that is 0. Where one rank has all rows, its
-/// device computes both, and the host does not wait.
+/// The 2-norm of the gradients times `mean` / `loss_scale`, where `loss_scale` is the factor that they
+/// already contain; and the factor for the update, which also limits the norm to `clip` unless that is 0. If
+/// one rank has all rows, its device computes both, and the host does not wait.
 gradient_measure measured_gradients(context& c, const tensor_list& gradients, communicator& ranks,
                                     const comm_options& o, double mean, double loss_scale, double clip);
 
-/// The largest absolute value of the elements of all ranks; NaN if any is NaN.
+/// The largest absolute value of all elements on all ranks; NaN if any is NaN.
 double inf_norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
                            const comm_options& o);
 

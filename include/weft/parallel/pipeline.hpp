@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Pipeline parallelism: stages of ranks hold runs of blocks and pass micro-batches on.
+// Pipeline parallelism: stages of ranks hold consecutive blocks and pass micro-batches on.
 //
 //   using plan = policy<strategy::mesh<pp<pipeline::one_f_one_b>, dp>>;
 //   auto run = bind<plan>(model, optimizer, ranks, {.pp = 2, .dp = 2});
 //   auto r = run.step(8, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
 //
-// The model is unchanged: its statement is divided where it applies `repeat`s, between blocks. Every rank
-// calls the loss for all micro-batches, and executes the programs of its own chunks. Which parameters a rank
-// holds follows from the statement: it is known after the first step, or after run.prepare(statement,
-// micro_batches). The elements of all others are freed, or, on a deferred device, never created.
+// The model is unchanged: its statement is divided between the blocks of its `repeat`s. Every rank calls the
+// loss for all micro-batches, and executes the programs of its own chunks. Which parameters a rank holds
+// follows from the statement: it is known after the first step, or after run.prepare(statement,
+// micro_batches). The elements of all other parameters are freed, or, on a deferred device, never created.
 #pragma once
 
 #include <weft/parallel/bind.hpp>
@@ -16,8 +16,8 @@
 
 namespace weft {
 
-/// A run whose ranks hold stages of the model. Tapes written by hand and `step(options)` do not apply: a step
-/// is `step(micro_batches, loss)`.
+/// A run whose ranks hold stages of the model. Explicit tapes and `step(options)` cannot be used: a step is
+/// `step(micro_batches, loss)`.
 template <class Optimizer, class Options = program_options<>, bool DividesBackward = false>
 class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
   using base = bound_run<Optimizer, Options, pipeline_context>;
@@ -34,8 +34,8 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
     base::divide_experts(std::move(experts));
   }
 
-  /// Divides the model among the stages, as the first step does: `statement` is a loss of the model, of which
-  /// nothing is computed. Call it before reading a checkpoint or exporting a model that has not been trained.
+  /// Divides the model among the stages, as the first step does. `statement` is a loss of the model, which is
+  /// not computed. Call it before reading a checkpoint or exporting a model that has not been trained.
   /// Collective. Throws usage_error if the schedule has more chunks than the statement has blocks.
   template <expression E>
   void prepare(const E& statement, index_t micro_batches) {
@@ -48,9 +48,9 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
   }
 
   /// Executes a training step; see bound_run. Every rank calls `loss` for all micro-batches. If `loss` or a
-  /// program throws on one rank, the others get a comm_error that names it, the chunk and the micro-batch.
-  /// A schedule without a flush updates parameters once for each micro-batch: `norm` is NaN, and when
-  /// non_finite_error is thrown, parameters have changed.
+  /// program throws on one rank, the others throw a comm_error that names it, the chunk and the micro-batch.
+  /// A schedule without a flush updates parameters once per micro-batch: `norm` is NaN, and parameters have
+  /// already changed when non_finite_error is thrown.
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
@@ -61,8 +61,8 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
   }
 
   /// Computes `e`, a statement of the model, on the stages, and returns its value on every rank. Nothing is
-  /// recorded. Collective. Throws usage_error if `e` has more blocks than the statement that the model was
-  /// divided by.
+  /// recorded. Collective. Throws usage_error if `e` has more blocks than the statement by which the model
+  /// was divided.
   template <expression E>
   evaluated<E> eval(const E& e) {
     const auto evaluate = [&](const parallel::block_range& mine, const parallel::stage_events& events) {
@@ -85,7 +85,7 @@ auto eval(const E& e, Run& run) {
   return run.eval(e);
 }
 
-/// Binds a model to a mesh with the axis pp; see bind of a mesh.
+/// Binds a model to a mesh with the axis pp; see bind for a mesh.
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
@@ -110,7 +110,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
                     std::move(p), where);
 }
-/// The same for a mesh whose only axis is pp, along which all ranks are.
+/// The same for a mesh whose only axis is pp; all ranks are along it.
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {

@@ -29,7 +29,7 @@ constexpr bool divides_backward(const pipeline::schedule& s) {
       if (e.kind == pipeline::step_kind::backward_weight) return true;
   return false;
 }
-/// The same for the schedules that `Make` makes; false if it is no constant expression.
+/// The same for the schedules that `Make` makes; false if the call is not a constant expression.
 template <auto Make>
 consteval bool makes_weight_steps() {
   if constexpr (requires { typename std::bool_constant<divides_backward(Make(2, 4))>; })
@@ -51,10 +51,10 @@ struct pp {
 
 /// Options of a pipeline that are known at run time.
 struct pipeline_options {
-  /// Returns the schedule for a number of stages and of micro-batches; replaces the policy's. The stages of
-  /// chunks must not depend on the number of micro-batches.
+  /// Returns the schedule for these numbers; replaces the policy's. The assignment of chunks to stages must
+  /// not depend on the number of micro-batches.
   std::function<pipeline::schedule(int stages, int micro_batches)> schedule{};
-  /// The number of blocks of each chunk; empty: such that the largest modelled cost is minimal.
+  /// The number of blocks of each chunk; if empty, chosen to minimise the largest modelled cost of a chunk.
   std::vector<index_t> blocks{};
 };
 
@@ -74,17 +74,17 @@ struct pipeline_axis_of<strategy::mesh<Axes...>> : pipeline_axis<Axes...> {};
 
 namespace parallel {
 
-/// The mesh that these options describe; ranks that divide positions are copies, along dp and fsdp. Throws
-/// usage_error if it does not have `ranks` ranks.
+/// The mesh that these options describe; ranks that divide positions are counted as copies along dp and fsdp.
+/// Throws usage_error if it does not have `ranks` ranks.
 [[gnu::cold]] mesh_sizes pipeline_mesh(const parallel_options& o, int ranks);
 
-/// `s` with its messages. Throws usage_error if it cannot run, is one for other numbers, or needs programs
-/// that were not compiled.
+/// `s` with its messages. Throws usage_error if it cannot run, is for other numbers of stages or
+/// micro-batches, or needs programs that were not compiled.
 [[gnu::cold]] pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
                                                  bool divides_backward);
 
-/// Throws usage_error, naming the option, for what a schedule that updates parameters after each backward
-/// step cannot do, because it needs the gradients of all stages or micro-batches before the update.
+/// Throws usage_error, naming the option, for options that need the gradients of all stages or micro-batches
+/// before the update, which a schedule that updates parameters after each backward step does not have.
 [[gnu::cold]] void refuse_without_flush(const parallel_options& o, double clip, bool scales_loss);
 
 }  // namespace parallel

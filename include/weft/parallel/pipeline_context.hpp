@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The context of a model on the stages of a pipeline: what a pipeline_run does whatever the types of its
-// statements and optimizer.
+// The context of a model on the stages of a pipeline: the part of a pipeline_run that does not depend on the
+// types of its statements and optimizer.
 //
-// A statement of the model is divided into chunks, runs of blocks. What each of its programs reads says which
-// parameters a chunk needs, and their modelled costs where to cut. A stage keeps the parameters of its own
-// chunks.
+// A statement of the model is divided into chunks of consecutive blocks. The operands of its programs
+// determine which parameters a chunk needs, and their modelled costs determine where to cut. A stage keeps
+// the parameters of its own chunks.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,8 @@ class stage_messages;
 class tied_gradients;
 }  // namespace parallel
 
-/// A distributed_context whose ranks hold stages of the model. `step` of micro-batches, `eval` and `prepare`
-/// are those of pipeline_run.
+/// A distributed_context whose ranks hold stages of the model. Its `step` of micro-batches, `eval` and
+/// `prepare` are those of pipeline_run.
 class pipeline_context : public distributed_context {
   friend class parallel::pipeline_step;
 
@@ -37,9 +37,9 @@ class pipeline_context : public distributed_context {
   /// One line for each chunk: its stage, its blocks, its part of the modelled cost.
   [[gnu::cold]] std::string to_string() const;
 
-  /// When this rank executed the steps of the last training step, in seconds since `began()`. Computing steps
-  /// do not include the time spent waiting for messages; a message is recorded when it is sent, and when it
-  /// is read. measured_timing (stage_timing.hpp) returns those of all stages.
+  /// When this rank executed the steps of the last training step, in seconds since `began()`. Compute steps
+  /// do not include the time spent waiting for messages; a message is recorded when it is sent and when it is
+  /// read. measured_timing (stage_timing.hpp) returns the records of all stages.
   const std::vector<pipeline::record>& records() const { return records_; }
   std::chrono::steady_clock::time_point began() const { return began_; }
   /// The ranks that hold the stages of one copy of the model, in the order of stages.
@@ -60,7 +60,7 @@ class pipeline_context : public distributed_context {
                                  std::shared_ptr<communicator> layers, bool divides_backward);
   ~pipeline_context();
 
-  /// While stages compute a statement, in which they can compute no other.
+  /// Marks that the stages compute a statement, during which they cannot compute another one.
   class in_statement {
    public:
     explicit in_statement(pipeline_context& run);
@@ -74,7 +74,7 @@ class pipeline_context : public distributed_context {
 
   /// Walks over a statement of the model without executing it. Returns the number of its blocks.
   using visit_function = std::function<index_t(const parallel::stage_events&)>;
-  /// Divides the model by the statement that `visit` walks over, unless that has been done.
+  /// Divides the model by the statement that `visit` walks over, unless it is already divided.
   [[gnu::cold]] void prepare(index_t micro_batches, const visit_function& visit);
 
   /// Executes a training step; see pipeline_run.
@@ -97,7 +97,7 @@ class pipeline_context : public distributed_context {
   bool counts(const tensor_state& local) const override;
 
  private:
-  /// What a program of the statement reads, and its modelled cost.
+  /// The operands of a program of the statement, and its modelled cost.
   struct reading {
     index_t blocks;
     tensor_list leaves;
@@ -105,7 +105,7 @@ class pipeline_context : public distributed_context {
   };
 
   void use_schedule(index_t micro_batches);
-  /// Of a number of micro-batches that it takes.
+  /// Uses the schedule for as many micro-batches as stages, or for twice as many if there is none.
   [[gnu::cold]] void use_any_schedule();
   bool on_this_stage(int chunk) const {
     return schedule_.stage_of[static_cast<std::size_t>(chunk)] == stage();
@@ -113,7 +113,8 @@ class pipeline_context : public distributed_context {
 
   [[gnu::cold]] std::vector<reading> readings_of(const visit_function& visit);
   [[gnu::cold]] void divide(const std::vector<reading>& readings);
-  /// Takes the division of rank 0: micro-batches of other ranks may have other extents, and so other costs.
+  /// Takes over the division of rank 0, because micro-batches of other ranks may have other extents and so
+  /// other costs.
   [[gnu::cold]] void agree_on_chunks();
   /// The chunks that read a tensor, ascending; chunk 0 if none does.
   [[gnu::cold]] std::vector<int> chunks_that_read(const std::vector<reading>& readings,
@@ -122,10 +123,10 @@ class pipeline_context : public distributed_context {
   [[gnu::cold]] std::vector<int> stages_of(const std::vector<int>& chunks) const;
   /// The parameters that several chunks read.
   [[gnu::cold]] void find_tied(const std::vector<reading>& readings);
-  /// Sets all tensors to those of rank 0, as stages may share some. Frees what other stages hold, and divides
-  /// the rest among the data-parallel ranks.
+  /// Sets all tensors to those of rank 0, because stages may share some. Frees the tensors that other stages
+  /// hold, and distributes the rest among the data-parallel ranks.
   [[gnu::cold]] void hold_own(const std::vector<reading>& readings);
-  /// The chunk that computes what stands after so many blocks.
+  /// The chunk that computes the programs after `blocks` blocks.
   int chunk_after(index_t blocks) const;
   [[noreturn, gnu::cold]] void refuse_blocks(index_t found) const;
 

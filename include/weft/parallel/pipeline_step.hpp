@@ -26,17 +26,18 @@ class pipeline_step {
   /// All objects must outlive the step.
   pipeline_step(pipeline_context& run, step_statements& statements, const pipeline::schedule& s);
 
-  /// Executes the list. `losses`: by number of the micro-batch among those of all ranks; set by the stage
+  /// Executes the list. `losses`: by number of the micro-batch among those of all ranks; set on the stage
   /// that computes them.
   void execute(std::span<double> losses);
 
-  /// What execute() does now, for example "forward of chunk 3, micro-batch 0".
+  /// The step that execute() is at, for example "forward of chunk 3, micro-batch 0".
   std::string position() const { return at_ ? pipeline::to_text(*at_) : "loss of micro-batch 0"; }
 
-  /// When this stage executed what, in seconds since the step began: see pipeline_context::records.
+  /// When this stage executed each step, in seconds since the training step began; see
+  /// pipeline_context::records.
   const std::vector<pipeline::record>& records() const { return records_; }
   std::chrono::steady_clock::time_point begin() const { return begin_; }
-  /// Sets the time that this stage has computed, and when it ended, both in seconds.
+  /// Sets this stage's entries of `times`: its compute time and its end, both in seconds.
   void set_times(std::span<double> times) const;
 
  private:
@@ -46,9 +47,9 @@ class pipeline_step {
   /// What a chunk keeps of a micro-batch between its steps.
   struct saved {
     std::shared_ptr<tape_entries> recorded;
-    state_ptr in, out;          // operand of its first block; value after its last one, or the loss
-    state_ptr gradient;         // of `in`, until it is sent
-    bool has_gradient = false;  // whether the loss gives one to the value after its last block
+    state_ptr in, out;          // operand of the chunk's first block; value after its last one, or the loss
+    state_ptr gradient;         // gradient of `in`, until it is sent
+    bool has_gradient = false;  // whether the value after the chunk's last block has a gradient from the loss
   };
 
   saved& cell(const pipeline::step& e) { return cell(e.chunk, e.micro_batch); }
@@ -61,7 +62,7 @@ class pipeline_step {
   /// The receives that follow step k up to the next computation begin before it, so that they overlap.
   void begin_receives_after(std::size_t k);
   void begin_receive(const pipeline::step& e);
-  /// Waits for the message that a step reads, so that its record has the time of computing alone.
+  /// Waits for the message that a step reads, so that the step's record has compute time only.
   void await_input(const pipeline::step& e);
   void record_message(const pipeline::step& e);
   void send(const pipeline::step& e);
@@ -73,7 +74,7 @@ class pipeline_step {
   void backward_input(const pipeline::step& e);
   void backward_weight(const pipeline::step& e);
   void begin_gradients(const pipeline::step& e);
-  /// Without a flush: updates the parameters that have gradients, as the update of this number.
+  /// Without a flush: executes update number `number` of the parameters that have gradients.
   void update(int number);
   /// Brings tied parameters that other stages own to the version of a forward step; see tied_gradients.
   void update_tied(int micro_batch);

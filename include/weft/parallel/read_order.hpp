@@ -2,7 +2,7 @@
 // Predicts the order in which tapes read units, so that units can be gathered in advance.
 //
 // Micro-batches read the same units in the same order, in the forward and in the backward pass. Several may
-// be in progress at once, as in pipelines, each at another position of an order recorded earlier.
+// be in progress at once, as in pipelines, each at its own position of an order recorded earlier.
 #pragma once
 
 #include <algorithm>

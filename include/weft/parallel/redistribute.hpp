@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Tensors divided among ranks by hand: cut, gathered, and divided along another dim.
+// Tensors divided among ranks explicitly: sharded, gathered, and redistributed along another dim.
 //
 //   auto part = divide(x, 1, ranks);              // of x [B, T, C] this rank's positions; sends nothing
 //   auto by_features = redistribute(part, 2, ranks);     // one all_to_all
 //   auto own = local_part(by_features);           // an ordinary tensor [B, T, C / n], to compute with
 //   auto y = gather(as_part(eval(own * own), 2, ranks), ranks);
 //
-// As torch's DTensor with one mesh dim. A divided tensor has the type and extents of the whole and this
-// rank's elements: the first ranks have one index more where the extent does not divide evenly. Programs of a
-// run that divides layers take such tensors as operands. Reading one as if it were whole throws value_error.
-// Nothing is recorded on tapes.
+// Like torch's DTensor with one mesh dim. A divided tensor has the type and extents of the whole, but only
+// this rank's elements; if the extent does not divide evenly, the first ranks have one index more. Programs
+// of a run that divides layers accept such tensors as operands. Reading one as if it were whole throws
+// value_error. Nothing is recorded on tapes.
 #pragma once
 
 #include <utility>
@@ -50,8 +50,9 @@ template <class T, class Extents>
 using part_of_rank =
     tensor<T, typename parallel::detail::all_dynamic<std::make_integer_sequence<int, Extents::order>>::type>;
 
-/// This rank's part of `t`, whose elements every rank has, along `dim` (negative: from the right). Sends
-/// nothing, copies the part. Throws value_error for a dim that `t` does not have, or if it is divided.
+/// This rank's part along `dim` (negative: counted from the right) of `t`, all of whose elements every rank
+/// has. Copies the part; sends nothing. Throws value_error for a dim that `t` does not have, or if it is
+/// divided.
 template <class T, class Extents, bool Tracked>
 tensor<T, Extents> divide(const tensor<T, Extents, Tracked>& t, int dim, communicator& ranks) {
   detail::require_memory(*t.state());
@@ -66,15 +67,15 @@ tensor<T, Extents> gather(const tensor<T, Extents, Tracked>& t, communicator& ra
   return parallel::detail::placed_by_hand("gather", tensor<T, Extents>(t.state()), placement{}, ranks);
 }
 
-/// The part of `t` along `dim` instead of the dim along which it is divided. Collective: one all_to_all, in
-/// which each rank sends what others have of it from now on. Throws like divide and gather.
+/// `t` divided along `dim` instead of the dim along which it is divided now. Collective: one all_to_all, in
+/// which each rank sends the other ranks the elements of their new parts. Throws like divide and gather.
 template <class T, class Extents, bool Tracked>
 tensor<T, Extents> redistribute(const tensor<T, Extents, Tracked>& t, int dim, communicator& ranks) {
   return parallel::detail::placed_by_hand("redistribute", tensor<T, Extents>(t.state()),
                                           divided_along(detail::checked_dim(t.extents(), dim)), ranks);
 }
 
-/// The elements that this rank has of a divided tensor, as a tensor of its own that shares their memory.
+/// This rank's elements of a divided tensor, as an ordinary tensor that shares their memory.
 template <class T, class Extents, bool Tracked>
 part_of_rank<T, Extents> local_part(const tensor<T, Extents, Tracked>& t) {
   detail::require_own_memory(*t.state());
@@ -84,7 +85,7 @@ part_of_rank<T, Extents> local_part(const tensor<T, Extents, Tracked>& t) {
   return part_of_rank<T, Extents>(std::move(part));
 }
 
-/// The tensor whose part along `dim` this rank has in `local`, whose memory it shares. Collective: ranks
+/// The divided tensor whose part along `dim` is `local` on this rank; shares its memory. Collective: ranks
 /// compare extents. Throws shape_error on all ranks unless the parts are those of an even division and agree
 /// in the other extents.
 template <class T, class Extents, bool Tracked>

@@ -33,13 +33,13 @@ class gradient_reducer {
   /// parameters.
   void deliver();
 
-  /// Drops all gradients that were taken and have not been delivered. What is under way is waited for; the
-  /// rest is not sent.
+  /// Drops all gradients that were taken and have not been delivered. Waits for messages in flight; the rest
+  /// is not sent.
   void drop();
   void reset_hook() {
     for (state& s : states_) s.hook_memory.reset();
   }
-  /// Passes may add to the gradient of the member again.
+  /// Lets backward passes add to the gradient of the member again.
   static void forget(member& m);
 
   void poll() {
@@ -54,7 +54,7 @@ class gradient_reducer {
     gradient_sum unsent;   // sum over backward passes, not sent yet
     gradient_sum reduced;  // sum over ranks, of the rows of this rank
     std::any hook_memory;
-    bool is_ready = false;  // to be sent after those before it
+    bool is_ready = false;  // can be sent after the units before it
     bool was_sent = false;  // since the last delivery
   };
   struct reduction_step {
@@ -69,7 +69,7 @@ class gradient_reducer {
   void start(int u, state_ptr message);
   /// Sends the units that are ready, in the order of `expected_`.
   void send_ready();
-  /// Sends the rest, and expects in the next step what was sent in this one.
+  /// Sends the rest, and records the units sent in this step as those expected in the next one.
   void send_rest();
   /// Starts the next message across replicas, if there is one.
   std::optional<work> send_across(reduction_step& r) {
@@ -84,7 +84,8 @@ class gradient_reducer {
 
   void set_gradients(int u, const state_ptr& reduced);
 
-  static constexpr std::size_t most_under_way = 2;  // bounds the memory of messages
+  static constexpr std::size_t most_under_way = 2;  // number of reductions in flight; bounds the memory of
+                                                    // messages
 
   std::vector<unit>& units_;
   const rank_groups& groups_;
@@ -94,8 +95,8 @@ class gradient_reducer {
   bool reduces_each_, sends_;
   std::vector<state> states_;
   std::deque<reduction_step> under_way_;
-  // Where gradients are sent once a step: the units that are expected to have some, as in the step before.
-  // They are sent in this order, whatever the order in which a rank computes.
+  // If gradients are sent once per step: the units expected to have gradients, which are those of the
+  // previous step. They are sent in this order, independently of the order in which a rank computes.
   std::vector<int> expected_;
   std::size_t next_ = 0;  // of expected_
 };

@@ -2,10 +2,10 @@
 // Attention over the positions of several ranks: blocks of keys and values travel around a ring (Liu et al.,
 // "Ring Attention", 2023).
 //
-// Each rank attends with its queries to the block that it has, while the next block arrives, and merges the
-// results by their log-sums. In backward, the cotangents of a block follow it around the ring, so that each
-// rank adds its part and the last one returns them. Of `c` ranks each sends its keys and values c - 1 times,
-// forward and backward, and cotangents of keys and values c - 1 times.
+// Each rank attends with its queries to the block that it has while the next block arrives, and merges the
+// results by their log-sum-exps. In the backward pass, the cotangents of a block follow it around the ring,
+// so that each rank adds its part and the last one returns them. Each of `c` ranks sends keys and values c -
+// 1 times forward and c - 1 times backward, and cotangents of keys and values c - 1 times.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// A contiguous tensor like `like` with `count` elements of dim `dim`, in memory that it holds.
+/// A contiguous tensor like `like` with extent `count` of dim `dim`, in memory that it owns.
 struct scratch_tensor {
   strided elements;
   buffer memory;
@@ -68,8 +68,8 @@ class ring_attention : public divided_positions {
     return {*device_, like, division().count(source(hop))};
   }
 
-  /// Keys and values of one rank after the other: `visit` is called with those of hop 1, 2, ..., while the
-  /// next ones arrive; `own` is called while the first ones do.
+  /// Passes keys and values around the ring: calls `own` while the first block arrives, and `visit` with the
+  /// blocks of hop 1, 2, ... while the next one arrives.
   template <class Own, class Visit>
   void around(const strided& k, const strided& v, Own own, Visit visit) {
     detail::key_block here = block(k, 0), other;
@@ -102,7 +102,8 @@ class ring_attention : public divided_positions {
 
   void attend_backward(const native_operands& o);
 
-  /// Adds the cotangents of this rank's queries by the keys `other`, and sets `sum` to those of the keys.
+  /// Adds the contribution of the keys `other` to the cotangents of this rank's queries, and sets `sum` to
+  /// the cotangents of these keys.
   void add_block(const native_operands& o, const met& m, const detail::key_block& other,
                  const detail::key_block& sum) const;
   void add(const strided& x, const strided& to) const {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Evaluates the part of a statement that belongs to one chunk of a pipeline.
 //
-// The blocks of all repeats of a statement are numbered in the order of evaluation. A chunk computes a run of
-// blocks; the first chunk also what stands before them, the last chunk what stands after them, and a program
-// between two repeats belongs to the chunk of the block before it. Other programs are not executed: their
-// values are absent, and only their extents are known.
+// The blocks of all repeats of a statement are numbered in the order of evaluation. A chunk computes
+// consecutive blocks. The first chunk also computes the programs before the blocks, the last chunk those
+// after them, and a program between two repeats belongs to the chunk of the block before it. Other programs
+// are not executed: their values are absent, and only their extents are known.
 #pragma once
 
 #include <functional>
@@ -15,22 +15,23 @@
 
 namespace weft::parallel {
 
-/// A run of blocks: [first, last) in the order of evaluation. The chunk with first = 0 also computes what
-/// stands before the blocks.
+/// Consecutive blocks: [first, last) in the order of evaluation. The chunk with first = 0 also computes the
+/// programs before the blocks.
 struct block_range {
   index_t first = 0, last = 0;
 
-  /// Whether a program after `blocks` blocks belongs to the chunk; a block counts as one of them.
+  /// Whether a program after `blocks` blocks belongs to the chunk; for a block, `blocks` includes the block
+  /// itself.
   bool holds(index_t blocks) const { return (blocks > first || first == 0) && blocks <= last; }
   bool operator==(const block_range&) const = default;
 };
 /// No program at all.
 inline constexpr block_range no_blocks{1, 0};
 
-/// What a walk over a statement reports. Empty functions are not called.
+/// The callbacks of a walk over a statement. Empty functions are not called.
 struct stage_events {
-  /// Called for every program, computed or not: how many blocks have been passed (including this one), what
-  /// it reads, and the plan of its value.
+  /// Called for every program, computed or not: the number of blocks passed (including this one), its
+  /// operands, and the plan of its value.
   std::function<void(index_t blocks, const runtime::operands&, const runtime::plan_view&)> visit{};
   /// Returns the operand of the chunk's first block, a tensor like the given one; called if the chunk does
   /// not compute it.
@@ -40,10 +41,10 @@ struct stage_events {
 };
 
 namespace detail {
-/// A value like `t` that another stage computes: it has extents, a placement and no memory.
+/// A value like `t` that another stage computes: it has extents and a placement, but no memory.
 std::shared_ptr<tensor_state> absent_value(const tensor_state& t);
-/// The value that a program, whose positions are `positions`, would compute from these operands, without
-/// memory.
+/// The value, without memory, that a program would compute from these operands; `positions` determines which
+/// dims count positions.
 std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
                                             runtime::positions_function positions,
                                             const runtime::operands& o);
@@ -102,7 +103,7 @@ class stage_evaluator {
   }
 
   /// The value f(inner), a tensor like `x`, which reads the leaves x and y. `each(inner, visit)` calls
-  /// visit(e) for the further expressions that f evaluates; it also executes `programs` programs.
+  /// visit(e) for the expressions that f evaluates besides; f also executes `programs` programs.
   template <class X, class Y, class F, class Each>
   auto composite(const X& x, const Y& y, int programs, F f, Each each) {
     using result = decltype(f(inner_));
@@ -138,8 +139,8 @@ class stage_evaluator {
   /// The number of blocks so far.
   index_t blocks() const { return blocks_; }
 
-  /// Whether a backward pass from `value`, which a later chunk computes, reaches what this chunk passes on;
-  /// of an empty range of blocks, what it would begin with.
+  /// Whether a backward pass from `value`, which a later chunk computes, reaches the value that this chunk
+  /// passes on, or, for an empty range of blocks, the value that it would start from.
   bool is_followed(const std::shared_ptr<tensor_state>& value) const {
     return std::find(followed_.begin(), followed_.end(), value) != followed_.end();
   }
@@ -147,7 +148,7 @@ class stage_evaluator {
  private:
   bool computes() const { return mine_.holds(blocks_); }
 
-  /// The same of the value of a program, by what it reads.
+  /// The same for the value of a program, from its operands.
   template <expression E>
   bool is_followed([[maybe_unused]] const runtime::operands& o) const {
     if constexpr (requires { typename Inner::template backward_of<E>; }) {
@@ -177,7 +178,7 @@ class stage_evaluator {
   const stage_events& events_;
   index_t blocks_ = 0;
   tensor_list absent_;
-  tensor_list followed_;  // what depends on the value between chunks, and passes gradients on to it
+  tensor_list followed_;  // values that depend on the value between chunks and pass gradients on to it
 };
 
 }  // namespace weft::parallel

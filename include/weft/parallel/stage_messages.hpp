@@ -10,10 +10,10 @@
 
 namespace weft::parallel {
 
-/// Sends and receives of one stage. A received value is waited for when it is taken. The memory of a sent one
-/// is kept until a point of the schedule at which its message has arrived or soon will, so that what a stage
-/// holds depends on the schedule only: an activation until its gradient is taken, a gradient until the next
-/// one is sent.
+/// Sends and receives of one stage. take() waits for a received value. The memory of a sent value is kept
+/// until a point of the schedule at which its message has arrived or will soon, so that the memory use of a
+/// stage depends on the schedule only: an activation is kept until its gradient is taken, a gradient until
+/// the next one is sent.
 class stage_messages {
  public:
   stage_messages(communicator& stages, const device& where)
@@ -25,12 +25,12 @@ class stage_messages {
   /// Sends `value` as the message that the step describes.
   void send(const pipeline::schedule& s, const pipeline::step& e, const state_ptr& value, comm_options o);
 
-  /// Starts to receive the message that the step describes, a tensor like `like`, unless that has begun.
+  /// Starts to receive the message that the step describes, a tensor like `like`, unless it has been started.
   void receive(const pipeline::schedule& s, const pipeline::step& e, const tensor_state& like,
                comm_options o);
   bool has(const pipeline::step& e) { return find(e) != coming_.end(); }
 
-  /// Waits for a message that receive() has begun.
+  /// Waits for a message that receive() has started.
   void await(const pipeline::step& e) { find(e)->in_flight.wait(); }
   /// Waits for a message that receive() has begun, and returns its value; null if it has not begun, as for a
   /// gradient that does not exist.

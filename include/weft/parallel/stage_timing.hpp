@@ -19,21 +19,21 @@ inline double steady_seconds(std::chrono::steady_clock::time_point t = std::chro
 }
 
 /// The time of the clock of rank 0 minus that of this rank, in seconds (Cristian's algorithm): rank 0 answers
-/// each rank several times, and the answer that came back soonest counts. Off by half of that round trip at
-/// most. Collective.
+/// each rank several times, and the answer with the shortest round trip is used. The error is at most half of
+/// that round trip. Collective.
 double clock_offset(communicator& ranks, const comm_options& o);
 
 /// The records of all ranks, in rank order, with `shift` added to the times of this rank. Collective.
 std::vector<pipeline::record> all_records(communicator& ranks, const std::vector<pipeline::record>& own,
                                           double shift, const comm_options& o);
 
-/// Measured records as the result of a simulation: times begin at 0.
+/// Measured records in the form of a simulation's result, with times that begin at 0.
 pipeline::timing timing_of(std::vector<pipeline::record> records, int stages);
 }  // namespace detail
 
-/// The times of the last step on all stages that hold this rank's copy of the model, `run` being a
-/// pipeline_run, in seconds since the first of them began. Clocks are compared by messages, so that stages on
-/// different machines are off by half a round trip at most. Collective among the stages.
+/// The times of the last step on all stages that hold this rank's copy of the model, in seconds since the
+/// first of them began; `run` is a pipeline_run. Clocks are compared by messages, so that the error between
+/// machines is at most half a round trip. Collective among the stages.
 template <class Run>
 pipeline::timing measured_timing(const Run& run) {
   communicator& stages = run.stages();

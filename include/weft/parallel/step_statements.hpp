@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The statements of a pipeline's training step, independent of their types: what a stage executes of them.
+// The statements of a pipeline's training step, independent of their types, as a stage executes them.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,17 @@
 
 namespace weft::parallel {
 
-/// What a walk over a statement finds.
+/// The result of a walk over a statement.
 struct walked_statement {
   index_t blocks;
-  bool has_gradient;  // whether the loss gives one to what the chunk passes on; see stage_evaluator
+  bool has_gradient;  // whether the value that the chunk passes on has a gradient from the loss; see
+                      // stage_evaluator
 };
 
 /// A chunk that has been executed for a micro-batch.
 struct recorded_chunk {
   std::shared_ptr<tape_entries> tape;
-  std::shared_ptr<tensor_state> value;  // of the statement; absent unless the chunk computes it
+  std::shared_ptr<tensor_state> value;  // value of the statement; absent unless the chunk computes it
   walked_statement statement;
 };
 
@@ -32,18 +33,18 @@ class step_statements {
   step_statements& operator=(const step_statements&) = delete;
   virtual ~step_statements() = default;
 
-  /// Says which groups of ranks compute losses at the same time.
+  /// Sets which groups of ranks compute losses at the same time.
   void set_ranks_of_stage(std::vector<const communicator*> groups) { ranks_of_stage_ = std::move(groups); }
 
-  /// Walks over the statement of micro-batch j, executes nothing and draws no random numbers. `at`: an empty
-  /// range of blocks.
+  /// Walks over the statement of micro-batch j without executing anything or drawing random numbers. `at`: an
+  /// empty range of blocks.
   virtual walked_statement visit(index_t j, block_range at, const stage_events& events) = 0;
   /// Executes the programs of `mine` and records them on a new tape.
   virtual recorded_chunk record(index_t j, block_range mine, const stage_events& events) = 0;
   /// Frees the statement of micro-batch j.
   virtual void release(index_t j) = 0;
 
-  /// The number that `loss`, a value of the statement, has. Waits for the device.
+  /// The number in `loss`, a value of the statement. Waits for the device.
   virtual double number_of(const std::shared_ptr<tensor_state>& loss) const = 0;
   /// Differentiates `loss`, the value of a statement that `tape` has recorded.
   virtual void backward(tape_entries& tape, const std::shared_ptr<tensor_state>& loss) const = 0;
@@ -99,7 +100,8 @@ class statements_of final : public step_statements {
     return {nullptr, value.state(), {evaluator.blocks(), evaluator.is_followed(value.state())}};
   }
 
-  /// Stages execute micro-batches after all losses have been called, for the length of the last one.
+  /// Throws if lengths differ, because stages execute micro-batches after all losses have been called, with
+  /// the length of the last one.
   void check_positions(index_t before, index_t now) const {
     if (now != before)
       refuse<usage_error>({"weft: step: the loss of micro-batch ", called_, " has sequences of ", now,

@@ -17,52 +17,53 @@
 
 namespace weft {
 
-/// What ranks divide among themselves: the stages of ZeRO (Rajbhandari et al., 2020), none being stage 0.
+/// What ranks shard: the stages of ZeRO (Rajbhandari et al., 2020), where `none` is stage 0.
 enum class sharding : std::uint8_t { none, optimizer, gradients, parameters };
 
 struct gradient_bucket;
-/// The next message of a hook for a bucket; none when the bucket holds the sum.
+/// Starts a hook's next message for a bucket; returns nullopt when the bucket holds the sum.
 using next_message = std::function<std::optional<work>()>;
-/// A gradient hook reduces the gradients of a bucket over ranks in another way than all_reduce; see hook.hpp.
+/// A gradient hook replaces all_reduce for the gradients of a bucket; see hook.hpp.
 struct gradient_hook : std::function<next_message(const gradient_bucket&)> {
   using function::function;
-  /// Whether a step depends on what the hook has kept from steps before. Checkpoints do not have that; a hook
-  /// that keeps nothing may be set to false.
+  /// Whether a step depends on state that the hook keeps from earlier steps, which checkpoints do not
+  /// contain. Set it to false for a hook without state.
   bool remembers = true;
 };
 
 /// All options of a parallel strategy. A strategy type sets defaults; fields can be changed before `bind`.
 struct parallel_options {
   sharding divide = sharding::none;
-  int shard_ranks = 0;         // ranks that together hold one copy; 0: all of them. Fewer: hybrid
-  int stages = 1;              // of a pipeline, each with an equal share of the ranks
+  int shard_ranks = 0;         // ranks that together hold one copy; 0: all ranks. Fewer: hybrid sharding
+  int stages = 1;              // stages of a pipeline, each with an equal share of the ranks
   int layer_ranks = 1;         // ranks that divide layers
   int context_ranks = 1;       // ranks that divide the positions of sequences
   int expert_ranks = 1;        // ranks that divide experts
-  bool deterministic = false;  // the same bits for every division of a step among ranks and micro-batches
+  bool deterministic = false;  // bitwise the same results for every division of a step among ranks and
+                               // micro-batches
   bool reshard_after_forward = true;  // free gathered parameters between forward and backward
   bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0,
-                                      // which are those that checkpoints have
-  int prefetch = 1;                   // gathers that are started ahead of their use
+                                      // which are those saved in checkpoints
+  int prefetch = 1;                   // number of gathers started ahead of their use
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // size of the messages of parameters
-  dtype param_dtype = dtype::f32;   // in which parameters are gathered: bf16 and f16 round them
-  dtype reduce_dtype = dtype::f32;  // of gradients in messages; sums are f32, rounded once
+  dtype param_dtype = dtype::f32;   // dtype in which parameters are gathered; bf16 and f16 round them
+  dtype reduce_dtype = dtype::f32;  // dtype of gradients in messages; sums are f32, rounded once
   std::optional<device>
       offload_parameters{};  // where this rank's rows are kept between steps, if parameters are sharded
   std::optional<device> offload_optimizer{};  // where optimizer state is kept between updates
-  /// The name of the unit in which a parameter is sent; by default by block, or by size if nothing is
-  /// gathered.
+  /// The name of the unit in which a parameter is sent. By default units are blocks, or are formed by size if
+  /// nothing is gathered.
   std::function<std::string(const std::string& parameter)> unit{};
-  gradient_hook hook{};  // replaces all_reduce, if every rank holds everything
-  int local_steps = 1;   // steps that ranks take alone before parameters are averaged
+  gradient_hook hook{};  // replaces all_reduce; only without sharding
+  int local_steps = 1;   // steps that ranks take independently before parameters are averaged
   std::chrono::milliseconds timeout = default_timeout;
 
-  /// Whether checkpoints have all on which later steps depend, of runs of several ranks.
+  /// Whether checkpoints of runs on several ranks contain everything that later steps depend on.
   bool is_saved_whole() const { return local_steps == 1 && !(hook && hook.remembers); }
-  /// Whether `deterministic` can hold with `ranks` ranks that have different samples (along dp, fsdp and ep)
-  /// and `micro_batches` on each: whether the sums over micro-batches, ranks of a group and groups, in the
-  /// order in which they are added, form the tree of the sum over all. False if ranks shard layers, positions
-  /// or experts, where sums are computed in another order than on one rank.
+  /// Whether `deterministic` can be satisfied with `ranks` ranks that have different samples (along dp, fsdp
+  /// and ep) and `micro_batches` on each: whether the sums over micro-batches, over the ranks of a group and
+  /// over groups, in this order, form the same tree as the sum over all micro-batches. False if ranks shard
+  /// layers, positions or experts: they compute sums in another order than one rank.
   bool keeps_bits(int ranks, index_t micro_batches) const {
     if (param_dtype != dtype::f32 || reduce_dtype != dtype::f32) return false;
     if (layer_ranks > 1 || context_ranks > 1 || expert_ranks > 1) return false;
@@ -74,13 +75,13 @@ struct parallel_options {
     return reduces_each() ? micro_batches == 1 || is_power_of_two(ranks) : is_power_of_two(micro_batches);
   }
 
-  /// Whether every micro-batch reduces its gradients, rather than the last one of a step their sum: where
-  /// ranks divide them.
+  /// Whether every micro-batch reduces its gradients, because ranks shard them, instead of the last
+  /// micro-batch of a step reducing their sum.
   bool reduces_each() const { return divide >= sharding::gradients && shard_ranks != 1; }
 };
 
-/// Throws usage_error if a number of ranks is not positive, or several are to divide what the strategy, or a
-/// policy with the axes `has`, does not.
+/// Throws usage_error if a number of ranks is not positive, or is more than 1 for an axis that the strategy,
+/// or a policy with the axes `has`, lacks.
 inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
   const struct {
     mesh_axis axis;
@@ -110,8 +111,8 @@ struct dp {
   static constexpr mesh_axis axis = mesh_axis::dp;
   static constexpr sharding divide = sharding::none;
 };
-/// Fully sharded data parallelism along an axis: its ranks divide optimizer state (stage 1), gradients as
-/// well (2), parameters as well (3), as ZeRO and torch's FSDP; stage 0 divides nothing.
+/// Fully sharded data parallelism along an axis: its ranks shard optimizer state (stage 1), also gradients
+/// (2), also parameters (3), as ZeRO and torch's FSDP; stage 0 shards nothing.
 template <int Stage = 3>
 struct fsdp {
   static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: stages are 0, 1, 2 and 3");
@@ -137,8 +138,8 @@ struct single {
   static parallel_options options() { return {}; }
 };
 
-/// Ranks along several axes, each with a kind of parallelism. Kinds are types, sizes are given when a model
-/// is bound, so that one program serves all sizes:
+/// Ranks along several axes, each with a kind of parallelism. The kinds are types and the sizes are given
+/// when a model is bound, so that one program works for all sizes:
 ///   using plan = policy<strategy::mesh<dp, fsdp<3>>>;
 ///   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .fsdp = 4});      // 8 ranks
 template <class... Axes>
@@ -149,32 +150,32 @@ struct mesh {
                  int{has(mesh_axis::cp)} + int{has(mesh_axis::ep)} + int{has(mesh_axis::tp)}) ==
                     int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
-  /// The options of programs: those of the axes that change them (parallel/tensor_parallel.hpp,
+  /// The options of programs, with the changes of the axes that have some (parallel/tensor_parallel.hpp,
   /// parallel/context_parallel.hpp).
   template <class Options>
   using programs = typename detail::programs_along<Options, Axes...>::type;
 
-  /// The sizes of a mesh of one axis, along which all ranks are.
+  /// The sizes of a mesh with one axis, along which all ranks are.
   static mesh_sizes sizes(int ranks) {
     require_one_axis();
     mesh_sizes s;
     ((s.of(Axes::axis) = ranks), ...);
     return s;
   }
-  /// Of a mesh of one axis, along which all ranks are.
+  /// The options of a mesh with one axis, along which all ranks are.
   static parallel_options options() {
     require_one_axis();
     return {.divide = std::max({Axes::divide...})};
   }
-  /// Throws usage_error if options with these sizes are not those of the mesh: if they divide something else,
-  /// or an axis has several ranks and is not part of it.
+  /// Throws usage_error if the options do not match the mesh with these sizes: if they shard something else,
+  /// or an axis with several ranks is not part of the mesh.
   static void check(const parallel_options& o, const mesh_sizes& sizes) {
     if (o.divide != options(sizes).divide)
       refuse<usage_error>(
           {"weft: bind: the options shard something else than the policy: make them from the sizes "
            "of its mesh, auto o = plan::strategy_type::options({.dp = 2, .fsdp = 2})"});
   }
-  /// Throws usage_error if an axis has several ranks and is not part of the mesh.
+  /// The options for these sizes. Throws usage_error if an axis with several ranks is not part of the mesh.
   static parallel_options options(const mesh_sizes& sizes) {
     for (const mesh_axis a : mesh_axes)
       if (sizes.of(a) > 1 && !has(a))
@@ -199,11 +200,11 @@ struct mesh {
 
 /// Every rank holds all parameters: `mesh<dp>`.
 using data_parallel = mesh<dp>;
-/// All ranks divide what the stage says: `mesh<fsdp<Stage>>`.
+/// All ranks shard what the stage specifies: `mesh<fsdp<Stage>>`.
 template <int Stage = 3>
 using fully_sharded = mesh<fsdp<Stage>>;
-/// Hybrid sharding: groups of `ShardRanks` ranks divide parameters, and the groups are replicas of each
-/// other, as FSDP's HYBRID_SHARD: `mesh<dp, fsdp<3>>` with the size of one axis in its type.
+/// Hybrid sharding: groups of `ShardRanks` ranks shard parameters, and the groups are replicas of each other,
+/// as FSDP's HYBRID_SHARD: `mesh<dp, fsdp<3>>` with the size of axis fsdp in its type.
 template <int ShardRanks>
 struct hybrid {
   static_assert(ShardRanks >= 1, "weft: hybrid: a group has at least one rank");

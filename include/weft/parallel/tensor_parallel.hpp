@@ -6,8 +6,8 @@
 //   static_assert(sent<decltype(model(x)), plan>(4) == ...);      // bytes of forward and backward
 //   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .tp = 2});
 //
-// Which dims of parameters may be divided is part of the model (shape/placement.hpp); what ranks exchange
-// follows (placement/). A policy without this axis includes and compiles nothing of it.
+// The model declares which dims of parameters may be divided (shape/placement.hpp), and the messages between
+// ranks follow from that (placement/). A policy without this axis includes and compiles none of this.
 #pragma once
 
 #include <weft/parallel/bind.hpp>
@@ -17,13 +17,14 @@
 
 namespace weft {
 
-/// What ranks have of the activations between divided layers.
+/// How activations between divided layers are distributed.
 enum class activations : std::uint8_t {
-  whole,        // everything
+  whole,        // every rank has them whole
   by_positions  // [batch, positions, ...] divided by positions: sequence parallelism
 };
 
-/// Programs of which each rank computes its part. `Options`: what they are without that.
+/// Options of programs of which each rank computes its part. `Options`: the options without tensor
+/// parallelism.
 template <class Options, activations Between>
 struct divided_programs : Options {
   static constexpr bool by_positions = Between == activations::by_positions;
@@ -31,7 +32,7 @@ struct divided_programs : Options {
   using divided = divided_graph<runtime::divided_source<Source, Options>, by_positions>;
 };
 
-/// The axis of a mesh along which layers are divided, as Megatron-LM does (Shoeybi et al., 2019).
+/// The mesh axis along which layers are divided, as Megatron-LM does (Shoeybi et al., 2019).
 template <activations Between = activations::whole>
 struct tp {
   static constexpr mesh_axis axis = mesh_axis::tp;
@@ -40,8 +41,8 @@ struct tp {
   using programs = divided_programs<Options, Between>;
 };
 
-/// The placement of the value of E on ranks that divide layers, by the parameters that it reads: what a layer
-/// computes of it before anything asks for the whole. E must have no boundaries (`repeat`).
+/// The placement of the value of E on ranks that divide layers, as it follows from the parameters that E
+/// reads, before any consumer requires the whole value. E must have no boundaries (`repeat`).
 template <expression E, class Options = program_options<>>
 consteval placement placement_of() {
   const graph::compute_graph g = graph::expanded(runtime::detail::graph_of<E, Options>());
@@ -49,9 +50,9 @@ consteval placement placement_of() {
 }
 
 /// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`,
-/// including what backward gathers again. Operands are counted in the placement in which E reads them: with
-/// activations::by_positions those of a block are divided already, and the gradient of a whole one is sent
-/// besides. All extents must be static; E must have no boundaries.
+/// including what the backward pass gathers again. Operands are assumed to be in the placement in which E
+/// reads them: with activations::by_positions the operands of a block are already divided, and the gradient
+/// of a whole operand is sent in addition. All extents must be static; E must have no boundaries.
 template <expression E, class Plan>
 consteval index_t sent(index_t ranks) {
   static_assert(!Plan::strategy_type::has(mesh_axis::cp),
@@ -63,8 +64,9 @@ consteval index_t sent(index_t ranks) {
          graph::bytes_sent(autodiff::backward_part(joint, kept), ranks);
 }
 
-/// The graph of `e` and its gradients as one rank computes it under the policy `Plan`, with the placement of
-/// each value, in the DOT language of Graphviz; collectives are drawn as ovals. Computed at run time.
+/// The graph of an expression and its gradients as one rank computes it under the policy `Plan`, with the
+/// placement of each value, in the DOT language of Graphviz; collectives are drawn as ovals. Computed at run
+/// time.
 template <class Plan, expression E>
 std::string to_dot_divided(const E&) {
   using options = typename Plan::programs;
@@ -78,8 +80,8 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   using base = bound_run<Optimizer, Options>;
 
  public:
-  /// `ranks`: all. `data`: those that process different data. `layers`: those that divide layers. `owners`:
-  /// those that together hold one copy of the model.
+  /// `ranks`: all ranks. `data`: ranks that process different data. `layers`: ranks that divide layers.
+  /// `owners`: ranks that together hold one copy of the model.
   template <class Model>
   tensor_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
                       std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> data,
@@ -93,16 +95,16 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   }
 
  private:
-  /// What several ranks have of a parameter is counted by one.
+  /// Elements of a parameter that several ranks have are included in norms by one of them.
   bool counts(const tensor_state& p) const override {
     return parallel::is_first_in_layer(p, static_cast<int>(base::layer_rank().rank));
   }
 };
 
 /// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose
-/// types say so; the others are whole on each. Parameters are those of rank 0; deferred ones are drawn in
-/// parts. `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply to the number of
-/// ranks, shape_error if a parameter cannot be divided.
+/// types declare it; all other parameters are whole on each rank. Parameters are those of rank 0; deferred
+/// ones are drawn in parts. `run.full()` returns whole copies. Throws usage_error if the sizes do not
+/// multiply to the number of ranks, shape_error if a parameter cannot be divided.
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& options,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A unit: parameters that are sent together, and how their elements are divided among ranks.
 //
-// A parameter is divided along its first dim into whole rows. Elements of a unit are sent in the order (part,
-// parameter, row), so that the part of a rank is contiguous.
+// Parameters are sharded along their first dim, in whole rows. Elements of a unit are sent in the order
+// (part, parameter, row), so that the part of a rank is contiguous.
 #pragma once
 
 #include <memory>
@@ -28,12 +28,12 @@ using state_ptr = std::shared_ptr<tensor_state>;
 /// One parameter of a unit.
 struct member {
   std::string name;
-  int number = 0;        // among all parameters
-  state_ptr whole;       // what the model holds
-  state_ptr local;       // the rows that this rank updates; `whole` itself if nothing is divided
+  int number = 0;        // index among all parameters
+  state_ptr whole;       // the parameter of the model
+  state_ptr local;       // the rows that this rank updates; `whole` itself without sharding
   bool seen = false;     // has had a gradient since the last step
-  bool reduced = false;  // and it has been delivered
-  bool moved = false;    // may differ between ranks that take local steps
+  bool reduced = false;  // its gradient has been delivered
+  bool moved = false;    // may differ between ranks, because of local steps
 
   index_t rows() const { return in_rows(whole->extents)[0]; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
@@ -51,13 +51,14 @@ struct piece {
 /// The layout of some members of a unit in one message.
 struct message_layout {
   std::vector<piece> pieces;  // by part, then by member
-  std::vector<int> first;     // of each part, and the end
+  std::vector<int> first;     // index of the first piece of each part, and the end
   rank_counts counts;         // elements by part
   index_t count = 0;
 
   message_layout(const std::vector<member>& members, const std::vector<int>& chosen, int parts);
   std::span<const piece> part(int p) const;
-  /// The pieces by member, then by part: those of a member are at equal distances where parts have one size.
+  /// The pieces by member, then by part; the pieces of a member are at equal distances if parts have the same
+  /// size.
   std::vector<piece> by_member() const;
 };
 
@@ -67,12 +68,12 @@ inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f3
 }
 /// A tensor of the type, shape and placement of `t`, on `where`.
 state_ptr state_like(const tensor_state& t, const device& where);
-/// The same of zeros.
+/// The same, filled with zeros.
 state_ptr zeros_like(const tensor_state& t);
-/// The device on which messages among `ranks` for parameters on `where` are kept: `where`, if they reach it,
-/// or memory of the host, which is counted separately. Null: any ranks.
+/// The device on which messages among `ranks` for parameters on `where` are kept: `where` if they can access
+/// it, otherwise host memory, which is counted separately. Null: any ranks.
 device message_device(const device& where, const communicator* ranks = nullptr);
-/// Where messages in memory of `where` are, for communicators; anywhere on a device that only counts.
+/// The memory space of messages on `where`, for communicators; arbitrary on a device that only counts.
 inline memory_space message_space(const backend& where) {
   return where.holds_messages() || !where.computes() ? memory_space::host : memory_space::device;
 }
@@ -83,7 +84,7 @@ state_ptr in_type(dtype type, const state_ptr& t);
 /// The elements of `t` as an argument of communicators.
 elements elements_of(const tensor_state& t);
 
-/// Copies between views of one type on one device, which it makes together.
+/// Copies between views of one dtype on one device, executed together.
 class view_copies {
  public:
   void add(const strided& from, const strided& to) {
@@ -106,8 +107,8 @@ struct row_copy {
   const tensor_state& from;
   index_t from_at, count;
 };
-/// Makes copies of one type, all between the same two devices, none of which overlaps another one; between
-/// devices through the host. On one device, copies that follow each other at equal distances are one.
+/// Makes copies of one dtype, all between the same two devices, which must not overlap; between devices
+/// through the host. On one device, consecutive copies at equal distances become one.
 void copy_rows(std::span<const row_copy> all);
 inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
                       index_t count) {
@@ -115,14 +116,14 @@ inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from,
   copy_rows({&one, 1});
 }
 
-/// All of `t` in memory that messages can use: `t` itself, or a copy on `messages`.
+/// `t` in memory that messages can use: `t` itself, or a copy on `messages`.
 state_ptr reachable(const device& messages, const state_ptr& t);
 
 /// Sets the elements of `t` to those of rank `from`. Collective.
 void share_elements(communicator& ranks, const state_ptr& t, int from, const comm_options& o);
-/// The text that rank `from` passes. Collective.
+/// The text passed by rank `from`. Collective.
 std::string shared_text(communicator& ranks, std::string text, int from, const comm_options& o);
-/// Of each number, whether it is the same on all ranks. Collective.
+/// For each number, whether it is the same on all ranks. Collective.
 std::vector<bool> same_on_all(communicator& ranks, const std::vector<std::int64_t>& numbers,
                               const comm_options& o);
 
@@ -132,7 +133,7 @@ struct unit {
   std::vector<member> members;
   std::vector<int> everything;  // 0, 1, ...: all members
   message_layout message;       // of all members
-  communicator* shards;         // the ranks that divide the rows of its parameters
+  communicator* shards;         // the ranks that shard its parameters
   communicator* replicas;       // the ranks that have the same rows as this one
   bool stays = false;           // gathered parameters are kept between forward and backward
 
@@ -143,7 +144,7 @@ struct unit {
   member& at(int m) { return members[static_cast<std::size_t>(m)]; }
 };
 
-/// The unit and the number of a parameter in it. Throws value_error if there is none of this name.
+/// The unit of a parameter and its number in it. Throws value_error if there is no parameter of this name.
 struct member_place {
   int unit, member;
 };
@@ -152,29 +153,30 @@ struct member_place {
 /// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for a name without a number.
 [[gnu::cold]] std::string block_of(const std::string& name);
 
-/// The parameter numbers of each unit, units in the order in which backward completes them. `chunks`: of a
-/// pipeline, by parameter; a unit has parameters of one chunk. Empty: one for all.
+/// The parameter numbers of each unit; units are in the order in which the backward pass completes them.
+/// `chunks`: the pipeline chunk of each parameter; a unit has parameters of one chunk. Empty: one chunk for
+/// all.
 [[gnu::cold]] std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
                                                                const parallel_options& o,
                                                                const std::vector<int>& chunks);
 
-/// How ranks that process different data divide the experts of a model `among` each other. Of those that have
-/// the same experts, `shards` divide their rows and `replicas` have the same rows.
+/// How ranks that process different data divide the experts of a model: `among` divide the experts; of the
+/// ranks that have the same experts, `shards` shard their rows and `replicas` hold the same rows.
 struct expert_division {
   struct place {
     state_ptr parameter;
     int owner;
   };
-  std::vector<place> places{};  // the parameters of all experts, and the rank of `among` that has each
+  std::vector<place> places{};  // the parameters of all experts, each with the rank of `among` that has it
   std::shared_ptr<communicator> among{}, shards{}, replicas{};
-  std::shared_ptr<runtime::expert_ranks> exchange{};  // of rows; null if one rank has all experts
+  std::shared_ptr<runtime::expert_ranks> exchange{};  // exchanges rows; null if one rank has all experts
 
-  /// The rank of `among` that has `p`; every_rank, if it is no parameter of an expert.
+  /// The rank of `among` that has `p`; every_rank if `p` is not a parameter of an expert.
   int owner_of(const tensor_state& p) const;
 };
 
-/// The units of these parameters, whose rows are divided among `shards`, named by block, by options.unit or
-/// by their parameters.
+/// The units of these parameters, which are sharded among `shards`, named by block, by options.unit or by
+/// their parameters.
 [[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
                                          communicator& shards, communicator& replicas,
                                          const std::vector<int>& chunks = {});

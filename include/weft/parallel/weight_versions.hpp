@@ -2,9 +2,9 @@
 // The versions of a stage's parameters that micro-batches in flight read, for schedules that update
 // parameters after each backward step (weight stashing; PipeDream, Narayanan et al., 2019).
 //
-// The backward step of a micro-batch reads the elements that its forward step has read, whatever updates came
-// between. The newest version stays in the memory of the parameters, so that whoever refers to it reads the
-// newest elements; an update copies what a micro-batch in flight still needs.
+// The backward step of a micro-batch reads the elements that its forward step has read, regardless of updates
+// in between. The newest version stays in the memory of the parameters, so that all references to it read the
+// newest elements; an update first copies the elements that a micro-batch in flight still needs.
 #pragma once
 
 #include <utility>
@@ -21,7 +21,7 @@ class weight_versions {
   weight_versions(const weight_versions&) = delete;
   weight_versions& operator=(const weight_versions&) = delete;
 
-  /// A micro-batch reads the newest version from now on, until release().
+  /// From now until release(), the micro-batch reads the version that is the newest now.
   void keep(int micro_batch);
   void release(int micro_batch) { kept_.erase(kept_.begin() + (&version_of(micro_batch) - kept_.data())); }
 
@@ -41,14 +41,14 @@ class weight_versions {
     std::vector<buffer>& memory_;
   };
 
-  /// Updates the parameters by `update()`, which changes the newest version only: of the parameters with a
-  /// gradient, elements that a micro-batch keeps are copied before.
+  /// Updates the parameters by `update()`, which changes the newest version only: elements of parameters with
+  /// a gradient that a micro-batch keeps are copied before.
   template <class F>
   void update(F update) {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (parameters_[i].second->grad) preserve(i);
     update();
-    // Statements of the step were written before, for whichever version their micro-batch reads.
+    // Statements of the step were written earlier and are valid for the version that their micro-batch reads.
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second->version() = written_[i];
   }
 
@@ -58,7 +58,7 @@ class weight_versions {
   }
 
  private:
-  /// What a micro-batch in flight reads.
+  /// The version that a micro-batch in flight reads.
   struct version {
     int micro_batch;
     std::vector<buffer> memory;  // by parameter

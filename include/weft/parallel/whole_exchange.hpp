@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Computations of optimizers on whole parameters, shared out among the ranks that divide their rows, or that
-// have copies of all rows.
+// Computations of optimizers on whole parameters, distributed over the ranks that shard them or hold copies
+// of them.
 //
-// n ranks exchange n parameters at a time: each receives all rows of one, computes with it, and returns to
-// each rank its rows of the result. Those that have copies only send the results. The parts of divided layers
-// are gathered for that, and cut again.
+// n ranks exchange n parameters at a time: each rank receives all rows of one, computes with it, and returns
+// to each rank its rows of the result. Ranks with copies only send the results. Parts of divided layers are
+// gathered before and cut again after the computation.
 #pragma once
 
 #include <weft/optim/whole_computations.hpp>
@@ -13,7 +13,7 @@
 
 namespace weft::parallel {
 
-/// Gives the whole of each parameter to one of the ranks that divide its rows, or have copies.
+/// Gives each whole parameter to one of the ranks that shard it or hold copies of it.
 class whole_exchange final : public whole_computations {
  public:
   /// `alike`: whether copies of a parameter have the same elements.
@@ -39,23 +39,24 @@ class whole_exchange final : public whole_computations {
 
   /// Throws value_error if there is no such parameter.
   place found(const std::string& name) const;
-  /// The ranks that share out computations with the parameters of a unit.
+  /// The ranks that distribute the computations on the parameters of a unit.
   communicator& sharing(const unit& u) const { return u.parts() > 1 || !alike_ ? *u.shards : *u.replicas; }
-  /// Executes these, of parameters that the same ranks share out, at most as many as there are ranks.
+  /// Executes these computations, at most as many as there are ranks, on parameters that the same ranks
+  /// share.
   void exchange(std::vector<item>& all);
-  /// The results of all, one after another: of each the elements that this rank has.
+  /// This rank's elements of all results, one result after another.
   state_ptr results(const std::vector<item>& all, communicator& ranks) const;
   /// A message of `count` elements that `start` receives, as a tensor on the device of the parameters.
   template <class Start>
   state_ptr received(index_t count, Start start) const;
-  /// The elements of the result that are those of this rank's part of the layer.
+  /// The elements of the result that belong to this rank's part of the layer.
   state_ptr computed(const item& i, const state_ptr& rows) const;
 
   const std::vector<unit>& units_;
   const rank_groups& groups_;
   device where_, messages_;
   bool alike_;
-  std::vector<std::vector<item>> waiting_;  // by the ranks that share them out
+  std::vector<std::vector<item>> waiting_;  // grouped by the ranks that execute them
 };
 
 }  // namespace weft::parallel

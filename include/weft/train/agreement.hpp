@@ -25,7 +25,7 @@ inline std::string text_of_rank(communicator& ranks, std::string text, int root,
   return {bytes.begin(), bytes.end()};
 }
 
-/// The numbers of all ranks, as many of each, in the order of ranks. Collective.
+/// The numbers of all ranks, in the order of ranks; each rank passes the same count. Collective.
 inline std::vector<std::int64_t> of_all_ranks(communicator& ranks, const std::vector<std::int64_t>& own,
                                               const comm_options& o) {
   if (ranks.size() == 1) return own;
@@ -34,7 +34,7 @@ inline std::vector<std::int64_t> of_all_ranks(communicator& ranks, const std::ve
   return all;
 }
 
-/// A message without the "weft: " that it begins with.
+/// A message without its prefix "weft: ".
 inline std::string without_prefix(const std::string& message) {
   return message.starts_with("weft: ") ? message.substr(6) : message;
 }

@@ -6,9 +6,9 @@
 //   run_position at = saves.load().value_or(run_position{});   // collective
 //   saves.save({step, samples});                               // copies and writes while training continues
 //
-// Content of the folder, failures and cost: docs/checkpoints.md. A run that is killed at any moment, or by a
-// power failure, leaves this checkpoint or the one before intact. A resumed run computes the same bits as an
-// uninterrupted one (where it cannot, `exact` refuses it). All data that is read is covered by a checksum.
+// Content of the folder, failures and cost: docs/checkpoints.md. A run that is killed at any moment, or a
+// power failure, leaves the new checkpoint or the previous one intact. A resumed run is bitwise identical to
+// an uninterrupted one (`exact` refuses runs that cannot be). All data that is read is covered by a checksum.
 #pragma once
 
 #include <atomic>
@@ -29,30 +29,30 @@
 
 namespace weft {
 
-/// The position of a run, besides its tensors.
+/// The position of a run, which is saved with its tensors.
 struct run_position {
-  std::int64_t step = 0;  // steps done
+  std::int64_t step = 0;  // number of completed steps
   index_t samples = 0;    // samples taken from the loader
 };
 
-/// How a failed save on any rank is handled, on all ranks alike.
+/// How a save that failed on any rank is handled; the same on all ranks.
 enum class save_failure {
   stop,   // io_error from the next `save` or `finish`
-  go_on,  // `last_failure` tells; the next save tries again
+  go_on,  // `last_failure` reports it; the next save tries again
 };
 
 /// Options of a checkpointer.
 struct checkpoint_options {
   bool asynchronous = true;  // copy and write on a thread
-  int keep = 2;              // whole checkpoints in the folder; older ones are deleted after a save
-  std::chrono::milliseconds timeout{0};  // for ranks to agree on the result of a save; 0: the run's
+  int keep = 2;              // complete checkpoints in the folder; older ones are deleted after a save
+  std::chrono::milliseconds timeout{0};  // for ranks to agree on the result of a save; 0: the run's time-out
   save_failure on_failure = save_failure::stop;
-  /// Refuses runs of several ranks that would not resume to the same bits: with a hook that remembers, and
-  /// with local_steps. False: saves them without what hooks remember, and of local steps the copy of the
-  /// first ranks.
+  /// Refuses runs of several ranks that would not resume bitwise identically: those with a hook that
+  /// remembers or with local_steps. If false, saves such runs without the state of hooks, and with local
+  /// steps the copy of the first ranks.
   bool exact = true;
   bool read_only = false;                        // only loads; takes no lock and creates no folder
-  std::chrono::milliseconds lock_timeout{3000};  // for a job that holds the folder and is exiting
+  std::chrono::milliseconds lock_timeout{3000};  // to wait for a job that holds the folder and is exiting
   io::file_calls* calls = &io::system_calls();   // replaced in tests; must outlive the checkpointer
 };
 
@@ -74,9 +74,9 @@ class checkpointer {
                 "checkpointer saves(folder, run)");
 
  public:
-  /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if the
-  /// path is empty, `keep` is less than 1, or a run that is to be saved is not `exact`, io_error on all ranks
-  /// if another job holds the folder or it cannot be used.
+  /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if the path is
+  /// empty, `keep` is less than 1, or `exact` refuses the run and it is to be saved; io_error on all ranks if
+  /// another job holds the folder or it cannot be used.
   checkpointer(std::string folder, Run& run, checkpoint_options o = {})
       : folder_(std::move(folder), *o.calls),
         run_(&run),
@@ -100,9 +100,9 @@ class checkpointer {
   }
   checkpointer(const checkpointer&) = delete;
   checkpointer& operator=(const checkpointer&) = delete;
-  /// Waits for writing to end; during stack unwinding not for files of other ranks that are not there yet. If
-  /// the last save was not waited for and its part of this rank failed, or on rank 0 the whole, prints why to
-  /// stderr.
+  /// Waits for writing to end; during stack unwinding it does not wait for missing files of other ranks. If
+  /// the last save was not waited for and this rank's part failed, or on rank 0 the whole save, prints the
+  /// reason to stderr.
   ~checkpointer() {
     const bool unwinds = std::uncaught_exceptions() > exceptions_;
     if (writing_.valid()) {
@@ -119,10 +119,11 @@ class checkpointer {
 
   /// Begins to save the state after `at.step` steps. Waits for the previous save, and throws io_error on all
   /// ranks if that failed on one. Tensors in host memory are copied by a thread while the next forward and
-  /// backward passes read them; the run's next `step` waits for the copy. They must not be changed otherwise
-  /// before: that makes the save fail. Throws value_error if a field of `at` or the optimizer's `steps` is
-  /// negative or above 2^53, a name has a "#", or the optimizer has a state tensor that is of no parameter of
-  /// this rank or has another shape than its part; usage_error if the checkpointer is read-only. Collective.
+  /// backward passes read them; the run's next `step` waits for the copy. If anything else changes them
+  /// before, the save fails. Throws value_error if a field of `at` or the optimizer's `steps` is negative or
+  /// above 2^53, a name has a "#", or the optimizer has a state tensor that belongs to no parameter of this
+  /// rank or differs in shape from this rank's part; usage_error if the checkpointer is read-only.
+  /// Collective.
   void save(const run_position& at) {
     const stopwatch time(*held_up_);
     if (options_.read_only)
@@ -141,7 +142,7 @@ class checkpointer {
     if (!options_.asynchronous) finish();
   }
 
-  /// Total time in milliseconds that saves have blocked this rank: in `save`, and in the steps after.
+  /// Total time in milliseconds that saves have blocked this rank, in `save` and in the steps after it.
   double held_up_ms() const { return *held_up_; }
 
   /// Waits until the last save is on the disk, and throws io_error on all ranks if it failed on one (with
@@ -154,7 +155,7 @@ class checkpointer {
         ranks, writing_.valid() ? detail::message_of([&] { written_.get(); }) : not_begun_, options());
     if (writing_.valid()) {
       if (!failure_.empty()) saving_->given_up = true;
-      saving_->wait_until(deadline_after(timeout() / 2));  // others have written, or never will
+      saving_->wait_until(deadline_after(timeout() / 2));  // the other ranks have written, or never will
     }
     const std::string committed = writing_.valid() ? detail::message_of([&] { writing_.get(); }) : "";
     if (failure_.empty()) failure_ = detail::agree(ranks, committed, options());
@@ -162,14 +163,14 @@ class checkpointer {
     if (ranks.rank() == 0) folder_.discard(id_.name);
     if (options_.on_failure == save_failure::stop) throw io_error(failure_);
   }
-  /// Why the last completed save failed, the same on all ranks; empty if it did not.
+  /// Why the last completed save failed, the same text on all ranks; empty if it succeeded.
   const std::string& last_failure() const { return failure_; }
 
-  /// Restores the checkpoint named by `latest`; none if there is none. If another job deletes it meanwhile,
-  /// because it has saved newer ones, restores the one that `latest` names then. Throws io_error on all
-  /// ranks, naming file and tensor, if it is damaged, incomplete, of another model or of an optimizer of
-  /// another name (`saved_as`); the run must not continue then, as it may be partly restored. Each rank reads
-  /// the headers of all shards, and the tensors of which it holds rows. Collective.
+  /// Restores the checkpoint named by `latest`; returns nullopt if there is none. If another job deletes it
+  /// meanwhile, because it has saved newer ones, restores the one that `latest` names then. Throws io_error
+  /// on all ranks, naming file and tensor, if it is damaged, incomplete, of another model or of an optimizer
+  /// with another name (`saved_as`); the run may then be partly restored and must not continue. Each rank
+  /// reads the headers of all shards, and the tensors of which it holds rows. Collective.
   std::optional<run_position> load() {
     finish();
     std::string text = newest_index();
@@ -210,9 +211,9 @@ class checkpointer {
   struct saving {
     using clock = std::chrono::steady_clock;
     std::promise<void> copied, written;  // the part of this rank
-    std::atomic<bool> given_up = false;  // do not wait for files of others
+    std::atomic<bool> given_up = false;  // do not wait for other ranks' files
     std::atomic<clock::rep> deadline =
-        clock::time_point::max().time_since_epoch().count();  // for the files of others
+        clock::time_point::max().time_since_epoch().count();  // for other ranks' files
 
     void wait_until(clock::time_point t) { deadline = t.time_since_epoch().count(); }
     bool is_late() const { return clock::now().time_since_epoch().count() > deadline; }
@@ -251,7 +252,7 @@ class checkpointer {
     return detail::text_of_rank(ranks, text, 0, options());
   }
 
-  /// Throws what writing threw; nothing if nothing is written.
+  /// Rethrows what the writing thread threw; does nothing if no save is being written.
   void get_result() {
     if (!writing_.valid()) return;
     written_.get();
@@ -291,7 +292,7 @@ class checkpointer {
   }
 
   void begin_writing(const detail::checkpoint_index& index) {
-    if (writing_.valid()) {  // a rank failed before all knew the result
+    if (writing_.valid()) {  // a rank failed before all ranks knew the result
       saving_->given_up = true;
       writing_.wait();
     }
@@ -316,7 +317,7 @@ class checkpointer {
   }
 
   /// Records which boxes this rank holds, and copies those in device memory. Reuses the memory of the
-  /// previous copy, as copying into new memory takes twice as long.
+  /// previous copy, because copying into new memory takes twice as long.
   void describe() {
     rest_.clear();
     copy_.metadata.clear();
@@ -337,7 +338,7 @@ class checkpointer {
         if (stays) rest_.push_back(c);
         else copy(c);
         copy_.metadata[key] =
-            detail::note_of(of.whole, of.parts[i].where).text();  // sums are added when it is written
+            detail::note_of(of.whole, of.parts[i].where).text();  // checksums are added when it is written
       }
     };
     std::map<std::string, const held_tensor*> model;
@@ -417,7 +418,8 @@ class checkpointer {
     return index;
   }
 
-  /// Random numbers go on where those of this rank were; with another number of ranks, from the step on.
+  /// Continues this rank's random numbers where they were; with a different number of ranks, from the
+  /// beginning of the step.
   void restore_randomness(const detail::checkpoint_index& index) {
     const auto ranks = static_cast<std::size_t>(run_->ranks().size()),
                own = 2 * static_cast<std::size_t>(run_->ranks().rank());
@@ -431,16 +433,16 @@ class checkpointer {
   Run* run_;
   checkpoint_options options_;
   int exceptions_;        // std::uncaught_exceptions() at construction
-  bool pending_ = false;  // a save that has not been waited for, on any rank
+  bool pending_ = false;  // there is a save that has not been waited for
   std::string not_begun_, failure_;
   io::stored_tensors copy_;    // data of the pending save, if `writing_` is valid
-  std::vector<to_copy> rest_;  // of it, not copied yet
+  std::vector<to_copy> rest_;  // tensors of the pending save that are not copied yet
   std::shared_ptr<double> held_up_ = std::make_shared<double>(0);
   std::shared_ptr<saving> saving_;
-  std::future<void> written_, writing_;  // the part of this rank; on rank 0 the whole checkpoint
+  std::future<void> written_, writing_;  // this rank's part; on rank 0 the whole checkpoint
 };
 
-/// Compile-time error: a model and its optimizer are bound first.
+/// Compile-time error: the model and its optimizer must be bound first.
 template <class Model, class Optimizer>
   requires(!std::is_convertible_v<Optimizer, checkpoint_options>)
 checkpointer(std::string, Model&, Optimizer&, checkpoint_options = {}) -> checkpointer<Model>;

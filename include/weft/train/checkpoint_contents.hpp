@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tensors of a checkpoint: which box of each is in which shard.
+// The tensors of a checkpoint: which shard has which boxes of each.
 //
 //   checkpoint_contents all;
 //   for (...) all.add(path, part, parts, id, header);
@@ -21,11 +21,11 @@ struct checkpoint_piece {
   int part = 0;
   box where;
   std::uint64_t at = 0, bytes = 0;  // position and size in the file
-  std::vector<std::uint64_t> sums;  // of its blocks
+  std::vector<std::uint64_t> sums;  // checksums of its blocks
 };
 
 struct checkpoint_tensor {
-  tensor_spec whole;  // a scalar is of shape [1]
+  tensor_spec whole;  // a scalar has shape [1]
   std::vector<checkpoint_piece> pieces;
 };
 
@@ -36,7 +36,7 @@ class checkpoint_contents {
   void add(const std::string& path, int part, int parts, const checkpoint_id& id,
            const io::safetensors_header& header);
 
-  /// Throws io_error if elements of a tensor are missing or in two pieces.
+  /// Throws io_error if elements of a tensor are missing or occur in two pieces.
   void require_whole() const;
 
   /// Tensors by key: "model.<name>" or "optimizer.<kind>.<name>".
@@ -61,7 +61,7 @@ class checkpoint_contents {
 };
 
 /// The contents of all parts of the checkpoint in `folder`. Throws io_error, naming file and tensor, unless
-/// they are complete. Headers must have the checksums in `index.shards`; if that is empty, it is filled.
+/// they are complete. Headers must have the checksums in `index.shards`; if that is empty, it is filled in.
 checkpoint_contents read_contents(const std::string& folder, checkpoint_index& index, int parts);
 
 }  // namespace weft::detail

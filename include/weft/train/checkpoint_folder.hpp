@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A folder of checkpoints: its files and their names at any moment.
+// A folder of checkpoints: its files and their names at every moment.
 //
 //   lock             held by rank 0 of the job that uses the folder
 //   step-100.7       a complete checkpoint, never modified
@@ -7,8 +7,8 @@
 //   latest           names the checkpoint to resume from
 //
 // A checkpoint is written under a new name, synced, renamed, and only then named in `latest`; older ones are
-// deleted afterwards. So at any interruption `latest` names a complete checkpoint: the new one or the one
-// before.
+// deleted afterwards. So after an interruption at any moment, `latest` names a complete checkpoint: the new
+// one or the previous one.
 #pragma once
 
 #include <optional>
@@ -31,8 +31,8 @@ class checkpoint_folder {
     return folder + "/rank-" + std::to_string(part) + ".safetensors";
   }
 
-  /// Locks the folder and deletes what interrupted jobs left. Called by rank 0 before the functions that
-  /// modify the folder.
+  /// Locks the folder and deletes leftovers of interrupted jobs. Must be called by rank 0 before functions
+  /// that modify the folder.
   void hold(std::chrono::milliseconds patience) {
     io::make_folders(*calls_, path_);
     lock_.emplace(path_, patience);
@@ -42,15 +42,15 @@ class checkpoint_folder {
   /// A serial number above those of all checkpoints in the folder. Throws io_error if there is none left.
   std::int64_t next_serial() const;
 
-  /// The verified index of the checkpoint to resume from; none if there is no checkpoint. Throws io_error if
-  /// `latest` or the index is damaged. Without `latest`, which is missing if the first save was interrupted,
-  /// the newest complete checkpoint is used. Another job may write in the folder meanwhile.
+  /// The verified index of the checkpoint to resume from; nullopt if there is no checkpoint. Throws io_error
+  /// if `latest` or the index is damaged. Without `latest`, which is missing if the first save was
+  /// interrupted, the newest complete checkpoint is used. Another job may write in the folder meanwhile.
   std::optional<checkpoint_index> newest() const;
-  /// How often a checkpoint is looked for, where another job deletes those that are found.
+  /// Number of attempts to find a checkpoint while another job deletes those that are found.
   static constexpr int most_tries = 20;
 
   void begin(const checkpoint_name& name) const;
-  /// Writes the shard of a part; it is on the disk when the file has its final name.
+  /// Writes the shard of a part, which is on the disk once the file has its final name.
   void write_shard(const checkpoint_name& name, int part, const io::file_parts& parts) const;
   bool has_shard(const checkpoint_name& name, int part) const {
     struct stat is{};
@@ -69,7 +69,7 @@ class checkpoint_folder {
 
   std::vector<checkpoint_name> all() const;
 
-  /// False if `latest` has another text than this for certain.
+  /// False only if `latest` certainly has a different text.
   bool may_be_latest(const std::string& text) const noexcept;
 
   checkpoint_index read_index(const checkpoint_name& name, std::optional<std::uint64_t> sum) const;

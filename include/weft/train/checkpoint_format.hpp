@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The byte formats of a checkpoint (docs/checkpoints.md), without file access.
 //
-// Every byte is covered by a checksum: `latest` and index.json begin with theirs, the index has those of the
-// headers of the shards, a header those of its tensors.
+// Every byte is covered by a checksum: `latest` and index.json begin with their own, the index contains those
+// of the shards' headers, and a header those of its tensors.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace weft::detail {
 
-/// The version of what is written, and the oldest that is read. Version 2 has boxes of rows only, and one
-/// checksum for each.
+/// The version that is written, and the oldest that is read. Version 2 has only boxes of rows, with one
+/// checksum each.
 inline constexpr std::int64_t checkpoint_version = 3, oldest_checkpoint_version = 2;
 /// The largest number in a checkpoint, which every JSON reader represents exactly.
 inline constexpr std::int64_t max_count = std::int64_t{1} << 53;
@@ -58,7 +58,7 @@ inline std::string hex_text_of(const std::vector<std::uint64_t>& numbers) {
   for (const std::uint64_t n : numbers) t += " " + hex_of(n);
   return t;
 }
-/// The numbers of `hex_text_of`; none if it is not such a text.
+/// Parses the text of `hex_text_of`; nullopt if it is not such a text.
 std::optional<std::vector<std::uint64_t>> hex_numbers_in(std::string_view text);
 
 /// Identifies the checkpoint to which a file belongs. A run starts from newly initialised parameters; an
@@ -80,9 +80,10 @@ struct checkpoint_index {
   checkpoint_id id;
   std::int64_t samples = 0, optimizer_steps = 0;
   std::int64_t loss_scale_log2 = 0, growth_tracker = 0;
-  std::string optimizer;                 // its name; empty if it has none, or an earlier weft wrote this
+  std::string optimizer;                 // name of the optimizer; empty if it has none, or if an earlier weft
+                                         // wrote the index
   std::vector<checkpoint_shard> shards;  // by part
-  std::vector<std::uint64_t> random;     // of each rank where its random numbers are: step, programs
+  std::vector<std::uint64_t> random;     // position of each rank's random numbers: step, programs
 
   std::string text() const;
 
@@ -99,14 +100,14 @@ struct latest_checkpoint {
   static latest_checkpoint parsed(const std::string& text, const std::string& path);
 };
 
-/// The key of box number `part` of a tensor of which a shard has several.
+/// The key of box number `part` of a tensor of which a shard has several boxes.
 inline std::string key_of_part(const std::string& key, std::size_t part) {
   return part == 0 ? key : key + "#" + std::to_string(part);
 }
 
 /// The note on a tensor in the header of a shard, "3,0/11,8 0123456789abcdef ...": the offset of the box in
-/// the shard, the extents of the whole tensor, and XXH64 of each block (io::block_sums) of its bytes. In the
-/// dims after those listed, of which there is at least one, the box is whole.
+/// the shard, the extents of the whole tensor, and XXH64 of each block (io::block_sums) of its bytes. The box
+/// is whole in all dims after those listed, of which there is at least one.
 struct piece_note {
   shape offset, whole;
   std::vector<std::uint64_t> sums;

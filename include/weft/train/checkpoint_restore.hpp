@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Restoring a rank from a checkpoint: of each tensor the box that the rank holds, whichever ranks wrote it.
+// Restoring a rank from a checkpoint: reads the boxes that the rank holds, whichever ranks wrote them.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ class checkpoint_restorer {
   checkpoint_restorer(Run& run, std::string from) : run_(&run), from_(std::move(from)) {}
 
   /// Sets the tensors of this rank, the loss scale and the step count. Throws io_error, naming file and
-  /// tensor, if the checkpoint is damaged, incomplete or of another model, or, with nothing changed, of an
-  /// optimizer of another name; the run may be partly restored otherwise.
+  /// tensor, if the checkpoint is damaged, incomplete or of another model, in which case the run may be
+  /// partly restored; or, with nothing changed, if it is of an optimizer with another name.
   void restore(checkpoint_index& index) const {
     const std::string optimizer = name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>;
     if (!optimizer.empty() && !index.optimizer.empty() && optimizer != index.optimizer)
@@ -63,8 +63,8 @@ class checkpoint_restorer {
  private:
   using tensors_of_model = std::map<std::string_view, const held_tensor*>;
 
-  /// Throws io_error, with the first name that only one of them has, if the checkpoint has more or fewer
-  /// parameters and buffers than the model.
+  /// Throws io_error, with the first name that only one of them has, if the checkpoint and the model differ
+  /// in the number of parameters and buffers.
   void require_same_number(const checkpoint_contents& contents, const tensors_of_model& model) const {
     std::set<std::string_view> names;
     for (const auto& [key, t] : contents.tensors())
@@ -94,8 +94,8 @@ class checkpoint_restorer {
     return {all.substr(10, dot - 10), all.substr(dot + 1)};
   }
 
-  /// Sets what this rank holds of a parameter or buffer, or of new optimizer state of the same parts, from
-  /// the pieces that have elements of it.
+  /// Sets this rank's parts of a parameter or buffer, or of new optimizer state with the same parts, from the
+  /// pieces that overlap them.
   void restore_tensor(const held_tensor& of, const key_parts& k, const std::string& key,
                       const checkpoint_tensor& t) const {
     const tensor_spec expected{of.whole.type, parallel::in_rows(of.whole.extents)};

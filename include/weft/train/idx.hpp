@@ -23,7 +23,7 @@ struct idx_array {
 namespace detail {
 
 /// The extents in `head`, the beginning of an IDX file of unsigned bytes of `size` bytes. Throws io_error,
-/// naming `path`, if it is invalid, or the elements of a sample cannot be counted.
+/// naming `path`, if it is invalid or the number of elements of a sample overflows.
 shape idx_extents(std::string_view head, std::uint64_t size, const std::string& path);
 
 }  // namespace detail

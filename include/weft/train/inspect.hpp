@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Location of the first non-finite value of a computation: it is run again on the reference backend, one
-// instruction on one element at a time.
+// Location of the first non-finite value of a computation: the computation is run again on the reference
+// backend, one instruction on one element at a time.
 //
 //   auto found = find_non_finite(state_dict(model), c, [&](context& debug) {
 //     eval(loss(model(x), y), debug);
@@ -18,14 +18,14 @@
 
 namespace weft {
 
-/// The first op whose value is not finite though its operands are, or that reads data that are not finite.
+/// The first op whose value is not finite although its operands are, or that reads non-finite data.
 struct non_finite {
   std::string op;
-  std::string module;  // of the parameter read last; empty before the first
-  shape extents;       // over which the kernel or op ran
+  std::string module;  // module of the parameter read last; empty if none has been read
+  shape extents;       // extents over which the kernel or op ran
   double value = 0;
   double operand = 0;  // the first operand, if the op is an instruction
-  bool is_read = false;  // `value` is an operand, which nothing has computed
+  bool is_read = false;  // `value` is an operand that no op has computed
 
   std::string text() const;
 };
@@ -69,7 +69,7 @@ class inspecting_backend : public lower::reference_backend {
     return lower::register_type(t) == dtype::f64 ? r.f64 : static_cast<double>(r.f32);
   }
 
-  /// Records the module of the parameter at `memory`, as programs read parameters in the order of modules.
+  /// Records the module of the parameter at `memory`; programs read parameters in the order of modules.
   void note_module(const void* memory);
 
   void check(const char* op, const std::vector<strided>& in, const strided& out);
@@ -81,9 +81,9 @@ class inspecting_backend : public lower::reference_backend {
 }  // namespace detail
 
 /// Runs f(debug_context) on the reference backend with the current random numbers of `c`, and returns the
-/// first op whose value is not finite though its operands are; if there is none, the first op that reads a
-/// value that is not finite and passes it on, which must be in the data; else none. A parameter that is not
-/// finite is reported first. Throws device_error unless the host can access the device's memory. Slow: for
+/// first op whose value is not finite although its operands are; if there is none, the first op that reads a
+/// non-finite value, which must be in the data, and passes it on; otherwise nullopt. A non-finite parameter
+/// is reported first. Throws device_error unless the host can access the device's memory. Slow: for
 /// debugging.
 template <std::derived_from<context> Context, class F>
 std::optional<non_finite> find_non_finite(const state_dict_t& names, const Context& c, F f) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A log of lines. Each is written whole at once; a failure is an error.
+// A log of lines. Each line is written by a single call; a failed write throws.
 //
 //   line_log log("run.jsonl", true);     // appends
 //   log.line("{\"step\": 1}");
@@ -16,13 +16,13 @@ class line_log {
  public:
   /// Discards all lines.
   line_log() = default;
-  /// Opens a file, a terminal, a device, or a FIFO that has a reader; truncates a file unless `append`. After
-  /// a last line without an end, as a crash leaves it, the first line begins a new one. Throws io_error if it
-  /// cannot be opened for writing.
+  /// Opens a file, a terminal, a device, or a FIFO that has a reader; truncates a file unless `append`. If
+  /// the last line in the file has no newline, as after a crash, the first new line starts on a line of its
+  /// own. Throws io_error if it cannot be opened for writing.
   line_log(std::string path, bool append);
 
-  /// Writes `text` and a newline. Throws io_error if that fails, for example because nobody reads a FIFO any
-  /// more; a file is then truncated to what it held.
+  /// Writes `text` and a newline. Throws io_error if that fails, for example because a FIFO has no reader any
+  /// more; a file is then truncated to its previous content.
   void line(const std::string& text);
 
  private:

@@ -23,7 +23,7 @@
 namespace weft {
 
 namespace detail {
-/// The extents of a sample that the type of a batch has, whose first dim is the batch.
+/// The extents of a sample, from those of a batch, whose first dim is the batch.
 constexpr shape sample_of(const shape& batch) {
   shape s;
   for (int d = 1; d < batch.order; ++d) s.append(batch[d]);
@@ -50,8 +50,8 @@ auto sample_extents(const D& data) {
 }  // namespace detail
 
 /// Numbered samples. `fields` is a tuple of the tensor types of a batch, whose first dim is the batch;
-/// read(i, p, q, ...) writes sample i, one pointer per field, and is called by a thread of the loader. If
-/// types do not have the other dims, extents() returns them for each field.
+/// read(i, p, q, ...) writes sample i, one pointer per field, and is called by a thread of the loader. If the
+/// types do not give the other extents, extents() must return them for each field.
 ///
 ///   struct squares {
 ///     using fields = std::tuple<tensor<float, extents<dyn, 1>>, tensor<float, extents<dyn, 1>>>;
@@ -66,7 +66,7 @@ concept dataset = requires(const D& d) {
 };
 
 namespace detail {
-/// Compile-time error: D is no dataset.
+/// Compile-time error: D is not a dataset.
 template <class D>
 struct no_dataset {
   static_assert(unsupported<D>,
@@ -79,11 +79,11 @@ struct no_dataset {
 };
 }  // namespace detail
 
-/// The batches of a step that belong to a rank, if ranks and micro-batches share a step. A step consists of
-/// ranks * micro_batches consecutive batches; see bound_run::micro_batch for their assignment.
+/// The batches of a step that belong to a rank, if a step is shared by ranks and micro-batches. A step
+/// consists of ranks * micro_batches consecutive batches; see bound_run::micro_batch for their assignment.
 struct loader_share {
   int rank = 0, ranks = 1;
-  index_t micro_batches = 1;  // of a rank in a step
+  index_t micro_batches = 1;  // per rank in a step
   bool interleaved = false;   // batch j * ranks + rank instead of rank * micro_batches + j
 
   index_t batches() const { return ranks * micro_batches; }
@@ -137,7 +137,7 @@ class loader {
   using batch = typename D::fields;
 
   /// Throws usage_error if the dataset or the batch is empty, or an option is out of range; shape_error if
-  /// samples of the dataset do not fit its fields.
+  /// the dataset's samples do not fit its fields.
   loader(D data, loader_options o, const device& where = default_device())
       : data_(std::make_shared<const D>(std::move(data))),
         options_(o),
@@ -163,7 +163,7 @@ class loader {
   /// dataset throws.
   batch next() { return take(options_.batch, false); }
 
-  /// Iterates over the remaining batches of this pass. A batch is taken when it is first read, or left out.
+  /// Iterates over the remaining batches of this pass. A batch is taken when it is first read or skipped.
   class iterator {
    public:
     explicit iterator(loader* of) : of_(of) {}
@@ -182,9 +182,9 @@ class loader {
     loader* of_;
     std::optional<batch> now_{};
   };
-  /// A pass of which nothing is left but what is omitted has ended: this begins the next one. Throws
-  /// usage_error if ranks or micro-batches share steps that take more samples than a pass has: no step of any
-  /// pass would be complete.
+  /// Begins the next pass if nothing is left of this one except samples that are to be omitted. Throws
+  /// usage_error if a step shared by ranks or micro-batches takes more samples than a pass has, because no
+  /// step would ever be complete.
   iterator begin() {
     if (is_shared() && samples() < step_samples())
       refuse<usage_error>({"weft: loader: the dataset has ", samples(), " samples, a step of ",
@@ -198,7 +198,7 @@ class loader {
 
  private:
   static constexpr std::size_t count = std::tuple_size_v<batch>;
-  static constexpr index_t most_samples = index_t{1} << 53;  // of a run or step: no sum overflows
+  static constexpr index_t most_samples = index_t{1} << 53;  // of a run or step, so that no sum overflows
   /// A batch of this rank: the position of the first sample of its step, and its index among the rank's
   /// batches of the step.
   struct place {
@@ -238,7 +238,7 @@ class loader {
     return samples;
   }
 
-  /// Throws shape_error unless samples have extents that fit the fields, and a batch of them into 63 bits.
+  /// Throws shape_error unless the samples' extents fit the fields and the size of a batch fits into 63 bits.
   template <std::size_t... K>
   static void check_extents(const D& data, index_t size, std::index_sequence<K...>) {
     const std::array<shape, count> extents = detail::sample_extents(data);
@@ -348,7 +348,7 @@ class loader {
   std::unique_ptr<read_ahead<request>> ahead_;
 };
 
-/// Compile-time error: what is no dataset. (enable_if: clang forms the type before it checks constraints.)
+/// Compile-time error: not a dataset. (enable_if, because clang forms the type before it checks constraints.)
 template <class D>
 loader(const D&, loader_options, const device& = default_device())
     -> loader<std::enable_if_t<!dataset<D>, detail::no_dataset<D>>>;

@@ -12,13 +12,13 @@
 
 namespace weft {
 
-/// Shows step, loss, tokens per second and remaining time, on lines at most every 5 seconds.
+/// Shows step, loss, tokens per second and remaining time; lines are printed at most every 5 seconds.
 class progress {
  public:
   explicit progress(std::int64_t steps) : steps_(steps), terminal_(isatty(fileno(stderr)) != 0) {}
 
-  /// To be called after step `done`, counted from 1, of all steps. The time left is computed from the steps
-  /// since the first call.
+  /// To be called after step `done`, counted from 1, of all steps. The remaining time is estimated from the
+  /// steps since the first call.
   void show(std::int64_t done, double loss, double tokens_per_second);
 
  private:
@@ -29,7 +29,7 @@ class progress {
   static std::string clock(double seconds);
 
   std::int64_t steps_;
-  std::optional<std::int64_t> before_;  // the steps that were done before the first that is shown
+  std::optional<std::int64_t> before_;  // number of steps done before the first one shown
   bool terminal_;
   double shown_ = 0;
   time_point start_ = std::chrono::steady_clock::now();

@@ -13,15 +13,16 @@
 namespace weft {
 
 namespace detail {
-/// Appends the paths of what is in a folder and its subfolders and is no folder. Throws io_error, naming it,
-/// for a folder that cannot be read, and for a link to a folder.
+/// Appends the paths of all entries of a folder and its subfolders that are not folders. Throws io_error,
+/// naming the path, for a folder that cannot be read and for a link to a folder.
 void append_files(const std::string& folder, std::vector<std::string>& files);
 }  // namespace detail
 
 /// The bytes of files, and of all files in folders and their subfolders, concatenated in sorted path order.
-/// Links to files are read as these; a path that is given may be a link to a folder. Nothing is left out:
-/// throws io_error, naming the path, for what cannot be read, for what is neither file nor folder (also for a
-/// link that leads nowhere), and for a link to a folder within a folder; usage_error if there are no bytes.
+/// Links to files are followed; a path in `paths` may be a link to a folder. Nothing is skipped: throws
+/// io_error, naming the path, for anything that cannot be read, for anything that is neither file nor folder
+/// (including a dangling link), and for a link to a folder within a folder; usage_error if there are no
+/// bytes.
 std::vector<unsigned char> read_text(const std::vector<std::string>& paths);
 
 /// A dataset for language models on bytes: sample i is bytes i T to i T + T of the text, of which the first T

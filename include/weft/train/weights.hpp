@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Weights of a run from and to safetensors: each rank reads and sends the boxes that it holds, and no rank
-// holds more of another's than 1 MiB.
+// holds more than 1 MiB of another's elements.
 //
 //   auto model = gpt::create(config, where.deferred());
 //   auto run = bind<plan>(model, optimizer, ranks);
@@ -29,7 +29,7 @@ namespace weft {
 
 namespace detail {
 
-/// A tensor of a rank, and the file that holds the whole.
+/// A tensor of a rank, and the file that has it whole.
 struct tensor_in_file {
   const held_tensor* to;
   io::box_in_file from;
@@ -41,26 +41,26 @@ struct weight_file {
   std::string beginning;
   std::set<std::string> names;
 };
-/// The files of weights at `path`: one, or those of an index with tensors of a run.
+/// The files of weights at `path`: one file, or the files of an index that have tensors of the run.
 std::deque<weight_file> weight_files(const std::string& path, const std::vector<held_tensor>& held,
                                      const io::load_options& options);
 
-/// Where the tensors of a run are in files of weights. Throws io_error, naming file and tensor, if one is not
-/// there, or has another shape, or another type that `options` does not convert.
+/// Where the tensors of a run are in files of weights. Throws io_error, naming file and tensor, if a tensor
+/// is missing, has another shape, or has another dtype that `options` does not convert.
 std::vector<tensor_in_file> tensors_in_files(const std::string& path, const std::deque<weight_file>& files,
                                              const std::vector<held_tensor>& held,
                                              const io::load_options& options);
 
-/// A checksum of 8 bytes for each file at `path`, first that of the index if it is one: of its size, its
-/// header, and 16 blocks of its elements.
+/// A checksum of 8 bytes for each file at `path`, covering its size, its header and 16 blocks of its
+/// elements; preceded by that of the index if there is one.
 std::string sums_of_weights(const std::string& path, const std::deque<weight_file>& files);
-/// Throws io_error, naming the first file of this rank that has another checksum, unless `own` are those of
-/// rank 0.
+/// Throws io_error, naming the first file with a different checksum on this rank, unless `own` equals the
+/// checksums of rank 0.
 void require_same_weights(const std::string& path, const std::deque<weight_file>& files,
                           const std::string& own, const std::string& of_rank_0);
 
-/// Writes the tensors of a run to one file of rank 0 of the owners: in slabs of at most 1 MiB, of which each
-/// owner sends what it holds.
+/// Writes the tensors of a run to one file on rank 0 of the owners, in slabs of at most 1 MiB; each owner
+/// sends its part of a slab.
 class weights_writer {
  public:
   weights_writer(std::string path, communicator& owners, std::vector<held_tensor> held,
@@ -68,15 +68,15 @@ class weights_writer {
 
   /// Throws io_error on rank 0 if the file cannot be written.
   void open(io::file_calls& calls);
-  /// Sends and writes all elements. Returns what failed on this rank, which takes part in all messages
-  /// nevertheless.
+  /// Sends and writes all elements. Returns the error of this rank, which takes part in all messages even
+  /// after an error.
   std::string write();
 
  private:
-  /// Sends the boxes of all tensors to rank 0: their number, then offsets and extents. What a rank has no
-  /// part in, or does not save, has none.
+  /// Sends the boxes of all tensors to rank 0: their number, then offsets and extents. A tensor that a rank
+  /// has no part of, or does not save, has none.
   void gather_boxes();
-  /// What `rank` holds of tensor `t`; on rank 0.
+  /// The boxes of tensor `t` that `rank` holds; on rank 0.
   const std::vector<box>& boxes_of_rank(int rank, std::size_t t) const {
     return boxes_[static_cast<std::size_t>(rank) * held_.size() + t];
   }
@@ -87,7 +87,7 @@ class weights_writer {
     if (!message_.empty()) owners_.send(bytes_in(message_), 0, 0, options_).wait();
   }
   void receive(int rank, const box& slab, std::size_t t);
-  /// Copies `message_`, what `rank` holds of the slab, to its places.
+  /// Copies `message_`, the part of the slab that `rank` holds, to its places.
   void place(const box& slab, int rank, std::size_t t);
   static elements bytes_in(std::vector<char>& v) {
     return {v.data(), static_cast<index_t>(v.size()), dtype::u8};
@@ -106,9 +106,10 @@ class weights_writer {
 
 /// Writes parameters and buffers of a bound model to one safetensors file, which `io::load`, load_weights,
 /// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
-/// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. The run's time-out must
-/// be longer than this takes. `calls` are replaced in tests. Throws io_error on all ranks if it cannot be
-/// written, `path` ends as files of other formats, or `options.as` is no floating dtype. Collective.
+/// their parts in pieces of at most 1 MiB, so that no rank needs more memory. The run's time-out must be
+/// longer than the whole operation takes. `calls` are replaced in tests. Throws io_error on all ranks if the
+/// file cannot be written, `path` has the extension of another format, or `options.as` is not a
+/// floating-point dtype. Collective.
 template <class Run>
 void save_weights(const std::string& path, Run& run, io::save_options options = {},
                   io::file_calls& calls = io::system_calls()) {
@@ -124,11 +125,11 @@ void save_weights(const std::string& path, Run& run, io::save_options options = 
 }
 
 /// Sets parameters and buffers of a bound model from a safetensors file, or the files of an index *.json,
-/// which may hold more and must be readable by all ranks. A rank reads the boxes that it holds, through a
-/// buffer of 1 MiB, and one more if elements are converted. Throws io_error on all ranks, with nothing
-/// changed, if a tensor is missing, or has another shape, or another type that `options` does not convert, or
-/// if ranks read different files: size, header and a sample of 64 KiB of the elements of each are compared,
-/// not all elements, as no rank reads all. Collective.
+/// which may contain more tensors and must be readable by all ranks. A rank reads the boxes that it holds,
+/// through a buffer of 1 MiB, and one more if elements are converted. Throws io_error on all ranks, with
+/// nothing changed, if a tensor is missing, has another shape, or has another dtype that `options` does not
+/// convert, or if ranks read different files: the size, the header and a sample of 64 KiB of the elements of
+/// each file are compared, not all elements, because no rank reads all of them. Collective.
 template <class Run>
 void load_weights(const std::string& path, Run& run, const io::load_options& options = {}) {
   const comm_options o = run.groups().labelled("weights", true);

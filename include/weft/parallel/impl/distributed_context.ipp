@@ -128,7 +128,7 @@ WEFT_DEFINE void distributed_context::deliver_gradients() {
 
 WEFT_DEFINE void distributed_context::zero_grad() {
   drop_gradients();
-  // What join() has said after the last of these passes is for the next ones.
+  // Calls of join() after the last of these passes belong to the next ones.
   const auto next = std::find_if(joins_.begin(), joins_.end(),
                                  [&](const joined_batch& j) { return j.passes == backward_passes(); });
   joins_.erase(joins_.begin(),
@@ -249,7 +249,7 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
     return mean_of(all, count, o);
   };
   step_result r;
-  if (o.finite || data.size() > 1) {  // before parameters change, or while messages are under way
+  if (o.finite || data.size() > 1) {  // before parameters change, or while messages are in flight
     r = read(numbers_in(losses));
     r.norm = update();
   } else {

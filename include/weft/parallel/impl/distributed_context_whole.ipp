@@ -86,7 +86,7 @@ WEFT_DEFINE state_dict_t distributed_context::state_shared_among(const distribut
                                                                  const state_dict_t& held) const {
   state_dict_t all;
   for (int r = 0; r < of.among->size(); ++r) {
-    std::vector<parallel::detail::state_key> keys;  // of what rank r exports
+    std::vector<parallel::detail::state_key> keys;  // keys of the state that rank r exports
     for (const auto& [key, t] : held) {
       const parallel::detail::state_key k(key, t->type);
       const int owner = of.named(k.name).owner;
@@ -106,7 +106,7 @@ WEFT_DEFINE state_dict_t distributed_context::state_shared_among(const distribut
 WEFT_DEFINE state_dict_t distributed_context::whole_state_of_held() {
   parallel::data_parallel_hooks& held = prepared();
   state_dict_t all;
-  std::vector<communicator*> groups;  // that divide rows: of shared parameters, then of experts
+  std::vector<communicator*> groups;  // groups that shard rows: of shared parameters, then of experts
   for (const auto& [name, p] : local_)
     if (communicator* const shards = &held.shards_of(name);
         std::find(groups.begin(), groups.end(), shards) == groups.end())

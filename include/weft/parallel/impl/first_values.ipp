@@ -54,14 +54,15 @@ WEFT_DEFINE void refuse_other_models(communicator& ranks, const comm_options& o,
   rank_counts counts(size);
   const auto own_count = static_cast<index_t>(forms.size());
   ranks.all_gather(std::span(&own_count, 1), std::span(counts), {}, o).wait();
-  // With one number more, so that no rank sends nothing.
+  // With one additional number, so that every rank sends something.
   std::vector<std::int64_t> own(forms.begin(), forms.end()), all;
   own.push_back(0);
   rank_counts sent = counts;
   for (index_t& n : sent) all.resize(all.size() + static_cast<std::size_t>(++n));
   ranks.all_gather(own, all, sent, o).wait();
   const auto form = [&](int r,
-                        index_t i) -> std::optional<std::int64_t> {  // of tensor i of rank r, if it has it
+                        index_t i) -> std::optional<std::int64_t> {  // digest of tensor i of rank r, if the
+                                                                     // rank has it
     if (i >= counts[static_cast<std::size_t>(r)]) return {};
     const index_t at = std::accumulate(sent.begin(), sent.begin() + r, index_t{0}) + i;
     return all[static_cast<std::size_t>(at)];
@@ -141,7 +142,7 @@ WEFT_DEFINE void begin_as_first(communicator& ranks, comm_options o, const devic
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (!same[i]) differ.push_back(i);
   if (differ.empty()) return;
-  std::vector<std::int64_t> deferred;  // by some, and by none
+  std::vector<std::int64_t> deferred;  // for each: deferred on some rank; with elements on some rank
   for (const std::size_t i : differ)
     for (const bool is : {tensors[i].second->is_deferred(), !tensors[i].second->is_deferred()})
       deferred.push_back(is);

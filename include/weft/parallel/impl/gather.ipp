@@ -61,9 +61,9 @@ WEFT_DEFINE void parameter_gatherer::prefetch(int u, const runtime::purpose& why
   for (const read_event& e : order_.follow(why, {u, why.during, read})) {
     if (started == ahead_) return;
     const unit &next = units_[static_cast<std::size_t>(e.unit)], &now = units_[static_cast<std::size_t>(u)];
-    // Ranks that have other experts read other units of experts: each group has an order of its own.
+    // Ranks with different experts read different units of experts, so each group of ranks has its own order.
     if (next.stays || next.shards != now.shards) continue;
-    if (e.unit == u) return;  // is in use until then
+    if (e.unit == u) return;  // the unit is in use until then
     if (!at(e.unit).coming)
       if (const std::vector<int> missing = absent(e.unit, e.members); !missing.empty())
         start(e.unit, missing);

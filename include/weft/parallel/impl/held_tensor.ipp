@@ -18,7 +18,7 @@ WEFT_DEFINE std::vector<stored_box> boxes_of_part(const shape& whole, const plac
   for (index_t g = 0; g < p.groups; ++g) {
     stored_box b(box{{local.order, {}}, local});
     b.where.offset[rows] = first;
-    // The indices of the part that are of this group, and those that `local` has of them.
+    // The indices of the part in this group, and those among them that `local` has.
     index_t low = g * count, high = low + count;
     if (d == rows) low = std::max(low, first), high = std::min(high, first + local[rows]);
     if (high <= low && p.groups > 1) continue;

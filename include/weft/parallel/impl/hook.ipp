@@ -82,7 +82,7 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
         return b.ranks->all_reduce(b.gradient, reduction::sum, b.options);
       });
     std::vector<detail::low_rank> matrices;
-    std::vector<std::pair<index_t, index_t>> vectors;  // begin and size of what is sent whole
+    std::vector<std::pair<index_t, index_t>> vectors;  // begin and size of gradients that are sent whole
     index_t p_size = 0, q_size = 0, rest_size = 0;
     for (const gradient_bucket::part& part : b.parts) {
       const index_t size = part.extents.size(), rows = part.extents.order > 1 ? part.extents[0] : 1,
@@ -108,7 +108,8 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
     s.q.resize(static_cast<std::size_t>(q_size));
     s.rest.resize(static_cast<std::size_t>(rest_size));
     s.error.resize(b.gradient.size());
-    // The same on all ranks, another one in each step: what lies beside a factor is not sent with it.
+    // The same on all ranks, and different in each step, because a fixed Q would never send the components
+    // orthogonal to it.
     if (first || !o.warm_start) cpu::fill_normal(key_of(o.seed), s.steps * q_size, q_size, s.q.data());
     std::size_t p_at = 0, q_at = 0, rest_at = 0;
     for (detail::low_rank& m : matrices) {
@@ -146,7 +147,7 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
           for (index_t j = 0; j < m.columns; ++j) {
             const auto at = static_cast<std::size_t>(i * m.columns + j);
             const float sum = m.product(i, j);
-            error[at] = m.m[at] - sum * share;  // what the mean lacks of this rank's gradient
+            error[at] = m.m[at] - sum * share;  // the part of this rank's gradient that the mean lacks
             m.m[at] = sum;
           }
         m.draw_zero_columns(key_of(seed),

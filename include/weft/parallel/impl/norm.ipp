@@ -45,7 +45,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_
 inline constexpr int sum_bits = 96;
 inline constexpr std::int64_t no_exponent = -(1 << 19), not_finite = 1 << 20, no_values = no_exponent - 1;
 __extension__ typedef unsigned __int128 wide_sum;
-using sum_limbs = std::array<std::int64_t, 4>;  // of 32 bits, which sums over ranks may exceed
+using sum_limbs = std::array<std::int64_t, 4>;  // limbs of 32 bits, which sums over ranks may exceed
 
 inline std::int64_t largest_exponent(std::span<const double> values) {
   std::int64_t largest = no_exponent;
@@ -94,8 +94,8 @@ WEFT_DEFINE std::optional<double> norm_of_rows(context& c, const tensor_list& gr
   return sum ? std::optional(std::sqrt(*sum)) : std::nullopt;
 }
 
-/// Norm, and the factor for the update in f32 and f64, from the sums of rows. Attributes: the bits of the
-/// factor of the mean, the scale of the loss, the limit of the norm.
+/// The norm, and the factor for the update in f32 and f64, from the row sums. Attributes: the bits of the
+/// factor of the mean, of the loss scale and of the limit of the norm.
 inline void measure_on_cpu(const native_call& call) {
   const std::span values(call.in[0].data<const double>(), static_cast<std::size_t>(call.in[0].size()));
   const double mean = std::bit_cast<double>(call.at[0]), loss_scale = std::bit_cast<double>(call.at[1]),

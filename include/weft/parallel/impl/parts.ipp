@@ -62,7 +62,7 @@ WEFT_DEFINE state_ptr gathered(const state_ptr& part, const shape& whole, const 
                                communicator& ranks, const comm_options& o) {
   const device messages = message_device(part->where, &ranks);
   rank_counts counts;
-  index_t sent = 0;  // what several ranks have is sent by each
+  index_t sent = 0;  // elements that several ranks have are sent by each of them
   for (int r = 0; r < ranks.size(); ++r) {
     counts.push_back(part_extents(whole, where, ranks.size(), r).size());
     sent += counts.back();

@@ -18,8 +18,8 @@
 namespace weft {
 
 namespace parallel::detail {
-/// The fraction of the time up to the last end during which ranks did not compute. `times`: by rank, how long
-/// it computed and when it ended.
+/// The fraction of the time up to the last end during which ranks did not compute. `times`: for each rank,
+/// its compute time and its end.
 inline double idle_fraction(std::span<const double> times) {
   double busy = 0, end = 0;
   for (std::size_t i = 0; i < times.size(); i += 2) {
@@ -29,13 +29,13 @@ inline double idle_fraction(std::span<const double> times) {
   return end > 0 ? 1 - 2 * busy / (end * static_cast<double>(times.size())) : 0;
 }
 
-/// Calls f; if it throws on this rank only, the other ranks fail too instead of waiting for it.
+/// Calls f; if it throws on this rank only, the other ranks fail too instead of waiting.
 template <class F>
 void abort_on_error(communicator& ranks, const pipeline_step& of_step, F f) {
   try {
     f();
   } catch (const comm_error&) {
-    throw;  // the other ranks know
+    throw;  // the other ranks know the error already
   } catch (const std::exception& e) {
     ranks.abort(of_step.position() + ": " + e.what());
     throw;
@@ -90,7 +90,8 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   if (o.graph)
     throw usage_error("weft: step: a step of a pipeline, whose stages wait for messages, cannot be recorded "
                       "(.graph = true)");
-  // Ranks with different numbers would wait for messages of each other: the labels are compared first.
+  // Ranks with different numbers of micro-batches would wait for each other's messages, so the labels are
+  // compared first.
   communicator& all = ranks();
   statements.set_ranks_of_stage({data_.get(), layers_.get(), stages_->size() == 1 ? &all : nullptr});
   all.barrier(control(parallel::step_label(micro_batches))).wait();
@@ -192,7 +193,7 @@ WEFT_DEFINE axis_bytes pipeline_context::sent_by_axis() const {
 }
 
 WEFT_DEFINE distributed_context::communication pipeline_context::communicated() const {
-  communication all = distributed_context::communicated();  // by_axis has that of the stages
+  communication all = distributed_context::communicated();  // by_axis already includes the stages' traffic
   all.sent += stages_->sent();
   all.waited_ms += stages_->waited_ms();
   return all;
@@ -322,7 +323,8 @@ WEFT_DEFINE void pipeline_context::find_tied(const std::vector<reading>& reading
 WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings) {
   state_dict_t whole = parameters_;
   whole.insert(whole.end(), buffers_.begin(), buffers_.end());
-  // The statement was written before and nothing computed from it: it reads the values of rank 0.
+  // The statement was written earlier, but nothing has been computed from it, so it may read the values of
+  // rank 0.
   recycled_vector<std::uint64_t> versions;
   for (const auto& [name, t] : whole) versions.push_back(t->version());
   communicator& all_ranks = ranks();
@@ -331,7 +333,7 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
                      : all_ranks.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); });
   parallel::begin_as_first(*alike, control(""), where(), whole);
   state_dict_t own[2];
-  std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
+  std::vector<int> chunk_of;  // for each of these parameters, the first chunk on this stage that reads it
   std::vector<model_tensor> model;
   const state_dict_t* const all[] = {&parameters_, &buffers_};
   for (int k = 0; k < 2; ++k)

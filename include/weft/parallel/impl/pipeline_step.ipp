@@ -139,7 +139,7 @@ WEFT_DEFINE void pipeline_step::forward(const pipeline::step& e) {
 WEFT_DEFINE state_ptr pipeline_step::input_of(const pipeline::step& e) {
   if (!on_this_stage(e.chunk - 1)) {
     const state_ptr received = messages_.take({kind::receive_activation, e.chunk, e.micro_batch});
-    received->on_tape = tape_status::recorded;  // by that of another stage
+    received->on_tape = tape_status::recorded;  // by the tape of another stage
     return received;
   }
   const state_ptr& before = cell(e.chunk - 1, e.micro_batch).out;

@@ -131,7 +131,8 @@ WEFT_DEFINE void gradient_reducer::start(int u, state_ptr message) {
   under_way_.push_back({u, message, message, {}, {}});
   reduction_step& r = under_way_.back();
   if (of.parts() == 1) {
-    // Messages of a hook start after those of the previous bucket, so that all ranks have the same order.
+    // Messages of a hook start after those of the previous bucket, so that the order is the same on all
+    // ranks.
     if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
     return;
   }

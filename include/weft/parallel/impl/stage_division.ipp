@@ -63,10 +63,10 @@ WEFT_DEFINE std::vector<block_range> divided_by_cost(const std::vector<double>& 
     refuse<usage_error>(
         {"weft: pipeline: ", chunks, " chunks for the ", n,
          " blocks of the model: expected at most one chunk a block (the blocks of a repeat)"});
-  std::vector<double> sum(n + 1, before);  // of the first blocks
+  std::vector<double> sum(n + 1, before);  // sum[i]: cost of the first i blocks
   for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // best[c][i]: the smallest largest cost of the first i blocks in c + 1 chunks; cut[c][i]: where the last of
-  // them begins.
+  // best[c][i]: the minimal largest chunk cost of the first i blocks in c + 1 chunks; cut[c][i]: where the
+  // last of these chunks begins.
   std::vector<std::vector<double>> best(parts, std::vector<double>(n + 1, INFINITY));
   std::vector<std::vector<std::size_t>> cut(parts, std::vector<std::size_t>(n + 1, 0));
   for (std::size_t i = 1; i <= n; ++i) best[0][i] = sum[i];

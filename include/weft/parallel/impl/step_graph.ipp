@@ -13,7 +13,7 @@ namespace weft {
 namespace parallel {
 namespace detail {
 
-/// During its lifetime, tensors refer to the memory of their copies.
+/// While it exists, tensors refer to the memory of their copies.
 class exchanged_memory {
  public:
   void add(tensor_state& t, tensor_state& copy) {
@@ -42,7 +42,7 @@ class open_pool {
   caching_allocator::private_pool& pool_;
 };
 
-/// Ends a recording that an error has left.
+/// Ends the recording if an error leaves the scope.
 class recording_scope {
  public:
   recording_scope(context& c, std::vector<context::random_state>& draws) : context_(c) {
@@ -117,7 +117,7 @@ WEFT_DEFINE void step_graph::record(std::span<const context::random_state> begin
   for (std::size_t i = 0; i < inputs_.size(); ++i)
     if (inputs_[i]) in_copies.add(*read[i], *inputs_[i]);
   const detail::open_pool open(pool_);
-  values_ = {};  // what the step before has left: its memory is wanted again
+  values_ = {};  // results of the previous step, whose memory is needed again
   gradients_.clear();
   try {
     detail::recording_scope recording(context_, draws);

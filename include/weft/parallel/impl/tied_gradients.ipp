@@ -163,7 +163,7 @@ WEFT_DEFINE void tied_gradients::drop(std::size_t t, int number) {
 WEFT_DEFINE state_ptr tied_gradients::receive(std::size_t t, int from, const tensor_state& like,
                                               comm_options o) {
   o = labelled(t, std::move(o));
-  std::int32_t exists = 1;  // also where messages are only counted
+  std::int32_t exists = 1;  // the default if messages are only counted
   stages_->receive(std::span(&exists, 1), from, tag(t), as_control(o)).wait();
   if (!exists) return nullptr;
   const state_ptr message = make_state(messages_, like.extents, like.type);

@@ -73,7 +73,7 @@ WEFT_DEFINE elements elements_of(const tensor_state& t) {
 }
 
 namespace detail {
-/// How many of these copies, from the first on, are of equally many elements at equal distances.
+/// The number of copies, from the first on, that have equally many elements and are at equal distances.
 WEFT_DEFINE std::size_t copies_at_equal_distances(std::span<const row_copy> all) {
   const row_copy& first = all[0];
   std::size_t n = 1;
@@ -160,7 +160,7 @@ WEFT_DEFINE std::string shared_text(communicator& ranks, std::string text, int f
 
 WEFT_DEFINE std::vector<bool> same_on_all(communicator& ranks, const std::vector<std::int64_t>& numbers,
                                           const comm_options& o) {
-  std::vector<std::int64_t> largest;  // of the numbers, and of their complements
+  std::vector<std::int64_t> largest;  // largest of the numbers, and of their complements
   for (const std::int64_t n : numbers) largest.insert(largest.end(), {n, ~n});
   ranks.all_reduce(largest, reduction::maximum, o).wait();
   std::vector<bool> same;
@@ -221,7 +221,7 @@ WEFT_DEFINE std::vector<std::vector<int>> divided_into_units(const state_dict_t&
     }
   }
   for (auto& u : units) std::sort(u.begin(), u.end());
-  // In the order in which backward completes them, which is the order in which they are sent.
+  // In the order in which the backward pass completes them, which is the order in which they are sent.
   std::sort(units.begin(), units.end(), [](const auto& a, const auto& b) { return a[0] > b[0]; });
   return units;
 }

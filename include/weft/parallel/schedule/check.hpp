@@ -79,8 +79,7 @@ class message_checker {
       }
     return std::nullopt;
   }
-  /// Reports messages without their other end first, because they displace all later messages of their
-  /// channel.
+  /// Reports messages without a peer first, because they displace all later messages of their channel.
   [[gnu::cold]] constexpr std::optional<finding> compare() {
     auto f = first_that([](const step& e, const pair& p) -> std::optional<mistake> {
       if (p.sent.place >= 0 && p.received.place >= 0) return std::nullopt;
@@ -156,7 +155,7 @@ class message_checker {
   if (s.has_messages()) return detail::message_checker(s).check();
   detail::message_writer writer(s, {});
   const schedule full = writer.write();
-  if (writer.is_complete()) return std::nullopt;  // in an order that all transports can follow
+  if (writer.is_complete()) return std::nullopt;  // in an order that every transport can execute
   auto f = detail::message_checker(full).check();
   int own = 0;
   for (int k = 0; k < f->step; ++k)

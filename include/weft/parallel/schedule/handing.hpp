@@ -2,8 +2,8 @@
 // The proof for schedules whose chunks read the same parameters and hand over their gradients.
 //
 // In deterministic mode, or without a flush, the gradient of such a (tied) parameter goes from its last chunk
-// to its first, micro-batch by micro-batch. These messages are no steps of the schedule: they are received
-// where a step completes the gradients of a chunk. They may wait in a cycle with the steps.
+// to its first, micro-batch by micro-batch. These messages are not steps of the schedule: they are received
+// when a step completes the gradients of a chunk, and could form a cycle with the steps.
 //
 //   const pipeline::handing tied[] = {{.to = 0, .from = 3}};
 //   if (auto f = pipeline::check_handing(s, tied)) throw value_error(pipeline::to_text(*f));
@@ -17,17 +17,17 @@
 
 namespace weft::pipeline {
 
-/// Two chunks that read one parameter, of several that are numbered: where `to` completes the gradients of a
-/// micro-batch, it reads the gradient that `from` has computed for the same micro-batch.
+/// Two chunks that read the same parameter, which has number `parameter`: when `to` completes the gradients
+/// of a micro-batch, it reads the gradient that `from` has computed for the same micro-batch.
 struct handing {
   int to = 0, from = 0, parameter = 0;
   friend constexpr bool operator==(const handing&, const handing&) = default;
 };
 
 namespace detail {
-/// Executes the lists of all stages as far as possible. Sends are begun and not waited for, but for a
-/// gradient: the next one of its stage waits until its receive has begun. Receives begin at their place in
-/// the list, or before the computation that they follow.
+/// Executes the lists of all stages as far as possible. Sends are started and not waited for, except that a
+/// stage's next gradient send waits until the receive of its last one has begun. Receives begin at their
+/// place in the list, or before the computation that they follow.
 class handing_checker {
  public:
   [[gnu::cold]] constexpr handing_checker(const schedule& s, std::span<const handing> handed)
@@ -103,8 +103,8 @@ class handing_checker {
     return nullptr;
   }
 
-  /// From one stage to another, the handed gradients of a parameter are one sequence: compares the order of
-  /// all that have the parameter and the stages of `h`.
+  /// The gradients of a parameter handed from one stage to another form one sequence: compares the orders in
+  /// which they are sent and read, for the parameter and the stages of `h`.
   [[gnu::cold]] constexpr std::optional<finding> compare_order(const handing& h) const {
     const int stage = at(s_.stage_of, h.to), peer = at(s_.stage_of, h.from);
     if (stage == peer) return std::nullopt;
@@ -131,7 +131,7 @@ class handing_checker {
   const schedule& s_;
   std::span<const handing> handed_;
   std::vector<int> next_;                   // by stage
-  std::vector<const step*> last_gradient_;  // that each stage has sent
+  std::vector<const step*> last_gradient_;  // the last gradient that each stage has sent
   std::vector<std::uint8_t> done_;          // by chunk and micro-batch
 };
 }  // namespace detail

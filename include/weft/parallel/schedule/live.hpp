@@ -14,8 +14,8 @@ namespace weft::pipeline {
 /// The maximum numbers of values that a stage holds at a time, in micro-batches of one chunk. Divide by the
 /// number of chunks of a stage to obtain micro-batches of the stage.
 struct live_counts {
-  int activations = 0;    // forward steps whose backward step or input part follows
-  int weight_inputs = 0;  // input parts whose weight part follows
+  int activations = 0;    // forward steps whose backward step or input part is still to come
+  int weight_inputs = 0;  // input parts whose weight part is still to come
   int together = 0;       // both: values held if the input part frees nothing
   int versions = 1;       // of a chunk's parameters, including the newest; more than 1 only without flush
   int received = 0;       // activations and gradients received but not read yet; only with messages
@@ -41,7 +41,7 @@ class version_counter {
   constexpr int held() const { return in_use_ + (at(users_, newest_) == 0 ? 1 : 0); }
 
  private:
-  std::vector<int> users_;           // by version: forward steps whose backward step follows
+  std::vector<int> users_;           // by version: forward steps whose backward step is still to come
   std::vector<int> of_micro_batch_;  // the version that its forward step used
   int newest_ = 0;
   int in_use_ = 0;  // versions with users

@@ -33,7 +33,7 @@ constexpr schedule zb_h1(int stages, int micro_batches) {
 
 namespace detail {
 /// Writes the list of a stage in the V placement. `half` 0 is its chunk on the way down, 1 the chunk on the
-/// way up; each call adds the next micro-batch of its kind.
+/// way up; each call adds the next micro-batch of its kind of step.
 class v_writer {
  public:
   constexpr v_writer(schedule& s, int stage)

@@ -67,7 +67,7 @@ WEFT_DEFINE void checkpoint_folder::commit(checkpoint_index index, int parts, in
     io::sync_folder(*calls_, path_);
     io::replace_file(*calls_, path_ + "/latest", {latest});
   } catch (const std::exception&) {
-    if (!may_be_latest(latest)) {  // replaced and not synced, it is
+    if (!may_be_latest(latest)) {  // it may be `latest` if `latest` was replaced but not synced
       calls_->rename(place, place + ".removed");
       remove_leftovers();
     }

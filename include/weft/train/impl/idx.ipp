@@ -22,7 +22,7 @@ WEFT_DEFINE shape idx_extents(std::string_view head, std::uint64_t size, const s
   if (head.size() < header) fail("ends within its header");
   shape extents;
   std::uint64_t count = 1;
-  index_t of_sample = 1;  // also of a file without samples
+  index_t of_sample = 1;  // also computed for a file without samples
   for (std::size_t at = 4; at < header; at += 4) {
     const std::uint64_t extent = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
     extents.append(static_cast<index_t>(extent));

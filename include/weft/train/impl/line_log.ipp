@@ -8,7 +8,7 @@
 namespace weft {
 
 namespace detail {
-/// Whether an open file has a last line without an end; false if it cannot be read.
+/// Whether the last line of an open file has no newline; false if the file cannot be read.
 inline bool ends_in_line(const std::string& path, const descriptor& file) {
   struct stat is{};
   if (::fstat(file.number(), &is) != 0 || !S_ISREG(is.st_mode) || is.st_size == 0) return false;

@@ -28,7 +28,8 @@ namespace detail {
 
 using profiler_clock = std::chrono::steady_clock;
 
-/// What one thread has done. Locked for each range, which no other thread contends for while it runs.
+/// The ranges of one thread. Locked for each range; other threads do not contend for the lock while the
+/// profiler runs.
 struct thread_log {
   struct sums {
     std::int64_t count = 0, total = 0, self = 0, longest = 0, bytes = 0;  // times in ns
@@ -63,7 +64,7 @@ struct profile {
     started = profiler_clock::now();
   }
   profiler_clock::duration elapsed() const { return (is_on ? profiler_clock::now() : stopped) - started; }
-  /// f(log) for the log of each thread, or of this one.
+  /// Calls f(log) for the log of each thread, or of this one.
   template <class F>
   void for_each_log(bool own, F f) const {
     std::vector<std::shared_ptr<thread_log>> all;
@@ -79,7 +80,8 @@ struct profile {
   }
 };
 
-/// Where the ranges and steps of profilers go. There is one for ever, as they may end after their profiler.
+/// The sink of ranges and steps for profilers. It is never destroyed, because ranges may end after their
+/// profiler.
 class profiler_sink final : public range_sink, public runtime::step_observer {
  public:
   static profiler_sink& get() {
@@ -110,7 +112,7 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
     }
     is_on_ = false;
   }
-  /// Ranges that are open count for nothing.
+  /// Ranges that are open are not counted.
   void clear() {
     const std::lock_guard guard(lock_);
     ++generation_;
@@ -149,7 +151,7 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
   struct open_range {
     std::uint64_t generation;
     runtime::step_text text;
-    range_sink* next;  // the other profiler that has got it
+    range_sink* next;  // the other range sink, which also receives the ranges
     bool is_op, recomputes;
     std::int64_t begin, inside = 0;
   };
@@ -209,7 +211,8 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
   }
 
   std::atomic<bool> is_on_{false}, waits_{false};
-  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // of starts and clears
+  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // generation_: number of starts
+                                                                           // and clears
   std::atomic<range_sink*> next_{nullptr};
   std::mutex lock_;
   std::shared_ptr<profile> profile_;
@@ -238,7 +241,7 @@ WEFT_DEFINE std::map<std::string, thread_log::sums> sums_by_name(const profile& 
 
 constexpr const char* waiting_range = "wait for ranks";
 
-/// Appends a space and `cell`, at the right of `width` columns.
+/// Appends a space and `cell`, right-aligned in `width` columns.
 inline void append_cell(std::string& to, std::size_t width, std::string_view cell) {
   to.append(1 + width - std::min(width, cell.size()), ' ');
   to += cell;

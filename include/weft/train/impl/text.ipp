@@ -18,7 +18,7 @@ WEFT_DEFINE void append_files(const std::string& folder, std::vector<std::string
   fs::directory_iterator entry(folder, failed);
   for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
     const std::string path = entry->path().string();
-    std::error_code not_there;  // a reader of the file says so
+    std::error_code not_there;  // opening the file reports the error
     if (!fs::is_directory(path, not_there)) files.push_back(path);
     else if (!fs::is_symlink(path, not_there)) append_files(path, files);
     else
