@@ -14,7 +14,7 @@
 
 namespace weft::detail {
 
-/// Bytes to copy, or elements to reduce: for one rank, or for all ranks that receive the whole.
+/// Bytes to copy, or elements to reduce, for one rank or for all ranks that receive the whole result.
 struct chunk {
   char* to = nullptr;  // null: a reduction
   const char* from = nullptr;

@@ -26,14 +26,14 @@ struct comm_options {
   std::string label{};
   std::chrono::milliseconds timeout{default_timeout};
   bool control = false;
-  std::int64_t step = -1;  // the training step: ranks in different steps are an error
+  std::int64_t step = -1;  // the training step; ranks in different steps get an error
 };
 
 class communicator;
 
-/// While one exists, operations that this thread begins throw usage_error, which says where it is: in code
-/// that ranks execute at different times. Groups of one rank, and `alike`, whose ranks execute it at the same
-/// time, may be used.
+/// While one exists, operations that this thread starts throw usage_error, which names the place: code that
+/// ranks execute at different times. Groups of one rank and the groups `alike`, whose ranks execute the code
+/// at the same time, may be used.
 class collectives_refused {
  public:
   collectives_refused(const char* where, std::vector<const communicator*> alike)
@@ -62,23 +62,23 @@ class communicator {
  public:
   virtual ~communicator() = default;
 
-  /// Of the back end: "threads", "gloo", "mpi", "nccl".
+  /// The name of the backend: "threads", "gloo", "mpi", "nccl".
   virtual const char* name() const = 0;
   /// The number of this rank, from 0 to size() - 1.
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
   /// Replaces `data` on every rank by the reduction over all ranks. Sums follow a fixed tree over ranks, so
-  /// they do not depend on timing; bf16 and f16 are summed in f32 and rounded once. bool has minimum and
-  /// maximum only, integers have no average.
+  /// they do not depend on timing; bf16 and f16 are summed in f32 and rounded once. For bool only minimum and
+  /// maximum are supported; integers have no average.
   work all_reduce(elements data, reduction op = reduction::sum, comm_options o = {}) {
     return begin({.kind = collective::all_reduce, .in = data, .out = data, .op = op}, o);
   }
-  /// Replaces `data` on every rank by that of `root`.
+  /// Replaces `data` on every rank by the data of `root`.
   work broadcast(elements data, int root = 0, comm_options o = {}) {
     return begin({.kind = collective::broadcast, .in = data, .out = data, .root = root}, o);
   }
-  /// Replaces `data` on `root` by the reduction over all ranks; the others keep theirs.
+  /// Replaces `data` on `root` by the reduction over all ranks; on other ranks it does not change.
   work reduce(elements data, int root = 0, reduction op = reduction::sum, comm_options o = {}) {
     return begin({.kind = collective::reduce, .in = data, .out = data, .op = op, .root = root}, o);
   }
@@ -100,7 +100,8 @@ class communicator {
 
   /// Point-to-point messages. Those of one sender, receiver and tag (0 or more) arrive in the order in which
   /// they were sent, independently of other messages and of collectives. A send can be completed before its
-  /// message is received. A receive of another size or type is an error on all ranks that names both sides.
+  /// message is received. A receive whose size or dtype differs is an error on all ranks, which names both
+  /// sides.
   work send(const_elements data, int to, int tag = 0, comm_options o = {}) {
     return begin({.kind = collective::send, .in = data, .root = to, .tag = tag}, o);
   }
@@ -112,7 +113,7 @@ class communicator {
   /// Collective; null for a negative color.
   virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
 
-  /// The same where every rank knows the colors of all ranks; ordered by rank. Collective.
+  /// The same, if every rank knows the colors of all ranks; ordered by rank. Collective.
   virtual std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color,
                                                  comm_options o = {}) {
     return split(color(rank()), rank(), std::move(o));
@@ -134,19 +135,20 @@ class communicator {
   }
   const std::shared_ptr<flight_recorder>& recorder() const { return recorder_; }
 
-  /// The number of the next run whose model these ranks train, from 0 on, the same on all of them.
+  /// The number of the next run on these ranks, counted from 0; the same on all ranks.
   std::int64_t count_run() { return runs_++; }
 
-  /// Fails every operation of every rank, pending or future, with this reason.
+  /// Makes every operation of every rank fail, pending or future, with this reason.
   virtual void abort(const std::string& reason) = 0;
   /// Why the group has failed: a rank has aborted it, is lost, or was late; null if it has not.
   virtual std::exception_ptr failure() const { return nullptr; }
 
-  /// The device whose memory operations can use, beside that of the host; null if there is none.
+  /// The device whose memory operations can access in addition to host memory; null if there is none.
   virtual const backend* reaches() const { return nullptr; }
 
-  /// Starts an operation given as a value, neither counted nor recorded: for communicators on top of this
-  /// one. If `o.agrees_only`, it is completed when all ranks have called the same, and no data moves.
+  /// Starts an operation given as a value, without counting or recording it; for communicators built on this
+  /// one. If `o.agrees_only`, it is completed when all ranks have called the same operation, and no data
+  /// moves.
   work pass_on(operation o) {
     check(o);
     return start(std::move(o));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A communicator that moves nothing and counts what would be sent. Operations complete when they are waited
-// for and no sooner, so that as much memory as possible is held meanwhile. With a device that only counts, a
-// step run on it shows the memory and traffic of one rank before a run.
+// A communicator that moves no data and counts what would be sent. Operations complete only when they are
+// waited for, so that memory is held as long as possible. With a device that only counts, a step shows the
+// memory and traffic of one rank before a real run.
 #pragma once
 
 #include <weft/comm/communicator.hpp>

@@ -20,7 +20,7 @@ struct launch {
   enum class launcher { none, variables, mpirun };
   launcher from = launcher::none;
   int rank = 0, size = 1;
-  int local_rank = 0, local_size = 1;  // among the ranks of this machine; by default all
+  int local_rank = 0, local_size = 1;  // among the ranks of this machine; by default all ranks are on it
   std::string address;  // where rank 0 listens; empty if unknown
   int port = 0;
 };
@@ -40,10 +40,11 @@ int variable_as_int(const variable_lookup& look_up, const char* name, int low, i
 
 }  // namespace detail
 
-/// Reads WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, else the variables of Open MPI, and with either
-/// MASTER_ADDR and MASTER_PORT (under torchrun the next port, as torchrun itself uses that one); without any,
-/// one rank. Throws usage_error, naming the variable, if they are incomplete or not numbers in range, or if
-/// WORLD_SIZE contradicts mpirun, unless that has started torchrun.
+/// Reads WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, or if they are not set the variables of Open MPI,
+/// and with either MASTER_ADDR and MASTER_PORT (under torchrun the port after it, because torchrun itself
+/// uses MASTER_PORT); without any of them, there is one rank. Throws usage_error, naming the variable, if
+/// they are incomplete or not numbers in range, or if WORLD_SIZE contradicts mpirun, unless mpirun has
+/// started torchrun.
 launch launch_from_environment(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); });
 
 /// Variables that are set and affect other libraries but not weft, for a notice at the start.

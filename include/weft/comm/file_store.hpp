@@ -2,10 +2,10 @@
 // A store in a folder that all ranks can access: one file per key or queue. For processes of one machine, or
 // of several with a shared file system that supports locks.
 //
-// A value is written to another file, which is then renamed, so a reader sees a whole value or none.
-// Operations that write hold the lock of the folder, so that none comes between the reading and the writing
-// of another (add, compare_set, push, pop). Everyone who may write to the folder can change the store: a
-// folder created here is accessible to its owner only.
+// A value is written to a temporary file, which is then renamed, so that a reader sees a whole value or none.
+// Operations that write hold the lock of the folder, which makes a read followed by a write atomic (add,
+// compare_set, push, pop). Everyone with write access to the folder can change the store; a folder created
+// here is accessible to its owner only.
 #pragma once
 
 #include <unistd.h>
@@ -21,7 +21,7 @@
 
 namespace weft {
 
-/// A store in a folder; waiting polls the file system, every 50 ms at the longest.
+/// A store in a folder; waiting polls the file system at intervals of at most 50 ms.
 class file_store : public store {
  public:
   /// Creates the folder if needed. Throws io_error if it cannot be used.

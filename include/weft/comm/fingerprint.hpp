@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Descriptions of operations that ranks in different processes exchange before data is sent: collectives
-// compare their text, the two sides of a message and of a part of an all_to_all their counts, too.
+// compare their text; the two sides of a message, and of a part of an all_to_all, also their counts.
 #pragma once
 
 #include <weft/comm/operation.hpp>
@@ -13,7 +13,7 @@ struct fingerprint {
   char text[500] = {};
 
   fingerprint() = default;
-  /// What is said to rank `to` of the group.
+  /// The description sent to rank `to` of the group.
   fingerprint(const operation& o, int to)
       : fingerprint(o.kind == collective::send         ? o.in.count
                     : o.kind == collective::all_to_all ? o.in_counts[static_cast<std::size_t>(to)]
@@ -26,8 +26,8 @@ struct fingerprint {
   bool same_message(const fingerprint& other) const { return count == other.count && type == other.type; }
 };
 
-/// From what the ranks of a group have said to `rank` about operation `number`: which of them are at fault;
-/// empty if all agree. `members` are the ranks in the world.
+/// The error, naming the ranks at fault, from the descriptions of operation `number` that the ranks of a
+/// group have sent to `rank`; empty if all agree. `members` are the ranks in the world.
 inline std::string disagreement_of(const operation& o, const std::vector<fingerprint>& meant,
                                    const std::vector<int>& members, int rank, std::uint64_t number) {
   std::vector<std::string> texts;

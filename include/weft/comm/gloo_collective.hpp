@@ -83,7 +83,7 @@ class gloo_collective : public gloo_operation {
   const gloo_group& group_;
   operation what_;
   std::uint64_t number_ = 0;
-  std::vector<fingerprint> mine_, meant_;  // by rank; mine_ is one for all if that is enough
+  std::vector<fingerprint> mine_, meant_;  // by rank; mine_ has one element if all ranks get the same
 };
 
 }  // namespace weft::detail

@@ -43,7 +43,8 @@ class gloo_operation {
   virtual std::string doing() const = 0;  // for reports
   /// doing() without the number.
   virtual std::string text() const { return doing(); }
-  /// Starts what does not need to wait; called in the order of posting, with the lock of the mesh held.
+  /// Starts the parts that do not have to wait; called in the order of posting, with the lock of the mesh
+  /// held.
   virtual void begin(gloo_mesh&) {}
   /// Executes the rest, when the operation is the first of its queue. Throws exceptions of Gloo, and
   /// comm_error if ranks disagree. Its buffers live as long as the operation, since Gloo may write to them
@@ -93,8 +94,8 @@ class gloo_mesh : public watched_group {
   int rank() const { return rank_; }
   int size() const { return ranks_; }
 
-  /// Executes f(), a part of the start in which ranks wait for each other. Throws the verdict if it fails or
-  /// if there is one already.
+  /// Executes f(), a part of the start-up in which ranks wait for each other. Throws the verdict if f fails
+  /// or if there is a verdict already.
   template <class F>
   void at_start(std::chrono::milliseconds limit, F f) {
     const auto start = std::chrono::steady_clock::now();
@@ -106,7 +107,7 @@ class gloo_mesh : public watched_group {
       watch_->report_late(connecting(), limit);
     } catch (const comm_error&) {  // the verdict, or the connection to the store, which rank 0 serves
       watch_->report_lost(0, connecting());
-    } catch (const std::exception&) {  // does not say which rank failed
+    } catch (const std::exception&) {  // the exception does not say which rank failed
       const auto waited = std::chrono::steady_clock::now() - start;
       watch_->report_late(connecting(),
                           std::min(limit, std::chrono::duration_cast<std::chrono::milliseconds>(waited)));

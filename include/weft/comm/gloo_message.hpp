@@ -32,7 +32,7 @@ class gloo_message : public gloo_operation {
       mesh.start(slot(gloo_slot::ready), agreement(), *this);
       if (!sends()) mesh.start(slot(gloo_slot::data), data(), *this);
     } catch (const std::exception&) {
-      closed_ = true;  // the connection; the thread of the queue reports it
+      closed_ = true;  // the connection is closed; the thread of the queue reports it
     }
   }
   void perform(gloo_mesh& mesh) override {

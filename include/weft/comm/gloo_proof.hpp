@@ -4,8 +4,8 @@
 // Gloo assigns the first connection to a port to the rank expected there, without checking who connects.
 // Therefore each rank publishes a nonce in the store, and sends over each connection an HMAC, with the token
 // of the job as key, of both ranks and both nonces. A stranger cannot compute it and is detected before any
-// tensor is sent; one that sends nothing, when the time limit of the start is over. A rank that has received
-// the proofs of all others knows that all connections are correct.
+// tensor is sent; one that sends nothing is detected when the time limit of the start-up expires. A rank that
+// has received the proofs of all others knows that all connections are correct.
 #pragma once
 
 #include <weft/comm/gloo_group.hpp>

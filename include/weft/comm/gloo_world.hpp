@@ -17,8 +17,9 @@ namespace weft {
 class gloo_world {
  public:
   /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME. Without GLOO_SOCKET_IFNAME, ranks
-  /// use the network on which they reach MASTER_ADDR. Throws usage_error if rank 0 cannot listen there, if
-  /// there is no such interface, or if MASTER_ADDR or MASTER_PORT is not set and there is more than one rank.
+  /// use the network on which they reach MASTER_ADDR. Throws usage_error if rank 0 cannot listen at that
+  /// address, if there is no such interface, or if MASTER_ADDR or MASTER_PORT is not set and there is more
+  /// than one rank.
   explicit gloo_world(const launch& me, std::chrono::milliseconds limit = default_timeout,
                       const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
     const auto text = [&](const char* name) { return std::string(look_up(name) ? look_up(name) : ""); };

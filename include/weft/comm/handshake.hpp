@@ -17,8 +17,8 @@ namespace weft::detail {
 
 inline constexpr std::size_t nonce_bytes = 32, proof_bytes = 32;
 
-/// Random bytes from the operating system, without a file descriptor. Throws std::runtime_error if it has
-/// none.
+/// Random bytes from the operating system, without a file descriptor. Throws std::runtime_error if it
+/// provides none.
 inline std::string random_bytes(std::size_t n) {
   std::string s(n, '\0');
   if (::getentropy(s.data(), n) != 0) throw std::runtime_error("weft: the system gives no random numbers");

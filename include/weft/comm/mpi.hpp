@@ -6,9 +6,9 @@
 //
 // Before data is sent, ranks exchange descriptions of their operations, so that a mismatch is an error on
 // every rank instead of corrupting data. Reductions exchange parts, reduce them in the order of reduce.hpp,
-// and gather the results: they are bitwise equal to those of threads. Open MPI makes no progress in the
+// and gather the results: they are bitwise identical to those of threads. Open MPI makes no progress in the
 // background: waiting and polling advance the operations of all groups of the process. Groups of ranks use
-// the messages of the world, so that split() waits as operations do, with a time limit.
+// the world's messages, so that split() waits with a time limit, as operations do.
 #pragma once
 
 #include <mpi.h>
@@ -197,8 +197,8 @@ class mpi_communicator : public communicator {
     return verdict ? detail::exception_of(*verdict) : nullptr;
   }
 
-  /// Waits until all ranks have called it, and sets `code` to the exit code of the job, which is that of a
-  /// failed rank if there is one. False if this takes longer than `limit`.
+  /// Waits until all ranks have called it, and sets `code` to the exit code of the job, which is a failed
+  /// rank's code if a rank failed. False if this takes longer than `limit`.
   bool end_together(int& code, std::chrono::milliseconds limit) {
     return queue_->watch()->end_together(code, limit);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Messages between the processes of mpirun, none of which is waited for: frames, which are short and arrive
-// in order, and data.
+// Non-blocking messages between the processes of mpirun: frames, which are short and arrive in order, and
+// data.
 //
 // MPI's collectives and its constructors of communicators are not used after the start, because a rank that
 // is stopped in the middle of one holds the others in a call that does not return.
@@ -25,7 +25,7 @@
 
 namespace weft::detail {
 
-/// What a rank says of an operation before it sends data.
+/// A rank's description of an operation, sent before its data.
 struct mpi_header {
   fingerprint meant;
   int tag = 0;  // of the data
@@ -60,7 +60,7 @@ class mpi_link {
   mpi_link(const mpi_link&) = delete;
   mpi_link& operator=(const mpi_link&) = delete;
   ~mpi_link() {
-    forget_sent();  // MPI may still read what remains, and write to what arrives
+    forget_sent();  // MPI may still read unsent frames and write to incoming ones
     if (!leaving_.empty()) new std::list<frame>(std::move(leaving_));
     if (waiting_ > 0) new std::vector<std::deque<frame>>(std::move(arriving_));
   }
@@ -173,7 +173,7 @@ class mpi_link {
   }
 
   boost::mpi::communicator frames_, data_;
-  int highest_tag_ = 32767;  // the least that MPI allows
+  int highest_tag_ = 32767;  // the lower bound guaranteed by MPI
   std::uint32_t groups_ = 0;
   std::vector<int> tags_;                    // of the next data, by rank
   std::vector<std::deque<frame>> arriving_;  // by rank

@@ -39,8 +39,8 @@ class mpi_operation {
   /// Whether later operations of its stream must wait: they would take its headers.
   bool holds_back() const { return stage_ < stage::move || !failure.empty(); }
 
-  /// Cancels what has not begun to arrive; called when everything has failed, after which it must not
-  /// advance.
+  /// Cancels receives that have not begun; called when everything has failed, after which the operation must
+  /// not advance.
   void cancel() {
     for (MPI_Request& r : receiving_)
       if (r != MPI_REQUEST_NULL) MPI_Cancel(&r);
@@ -50,7 +50,7 @@ class mpi_operation {
     const bool received = are_over(receiving_);
     return are_over(sending_) && received;
   }
-  /// Gives up. False if MPI may still access the buffers.
+  /// Gives up the operation. False if MPI may still access the buffers.
   bool withdraw() {
     bool pending = false;
     for (auto* requests : {&sending_, &receiving_})
@@ -154,7 +154,7 @@ class mpi_operation {
     else start(moves(what_, group_.rank, group_.size()));
   }
 
-  /// Each rank receives the operands of its part of the result; its own stay where they are.
+  /// Each rank receives the operands of its part of the result; its own operand stays in place.
   void begin_reduction() {
     parts_ = what_.in_counts.empty() ? even_parts(what_.out.count, group_.size()) : what_.in_counts;
     const std::size_t part = part_bytes();
@@ -167,7 +167,7 @@ class mpi_operation {
     return static_cast<std::size_t>(parts_[at(group_.rank)] * size_of(what_.type()));
   }
 
-  /// Called when these have arrived: reduces them and sends the sums to the ranks that need them.
+  /// Called when the operands have arrived: reduces them and sends the sums to the ranks that need them.
   void begin_collect() {
     stage_ = stage::collect;
     sums_.resize(part_bytes());
@@ -184,7 +184,7 @@ class mpi_operation {
   mpi_link& link_;
   std::uint64_t number_;
   stage stage_ = stage::start;
-  std::vector<int> peers_;            // whose headers it needs, or the receiver of a message
+  std::vector<int> peers_;            // ranks whose headers it needs, or the receiver of a message
   std::size_t heard_ = 0;             // of them
   std::vector<fingerprint> meant_;    // by rank
   std::vector<int> own_tags_, tags_;  // of the data for each rank, and from it

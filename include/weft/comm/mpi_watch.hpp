@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Detects ranks that keep others waiting under mpirun, and coordinates the end of the job, through messages
-// of its own.
+// Under mpirun, detects ranks that keep others waiting and coordinates the end of the job, by messages of its
+// own.
 //
 // It knows all groups of the process: waiting or polling in one group advances the operations of all groups.
 // A rank whose wait takes too long asks all others for their state. Since only ranks that wait or poll read
@@ -37,7 +37,7 @@ class mpi_watched_group {
   virtual void advance() = 0;
   /// Called when there is a verdict, after which callers may free the buffers of its operations.
   virtual void cancel() = 0;
-  /// Whether MPI is done with those.
+  /// Whether MPI is done with those buffers.
   virtual bool released() = 0;
 };
 

@@ -17,7 +17,7 @@ namespace weft {
 /// Executes body(communicator&) on this rank and returns the exit code of the job, which is the same on all
 /// ranks: the return value of `body`, or for an exception that of report(std::exception_ptr), which prints
 /// it. Other ranks are notified, and terminated if they do not finish within two seconds. Throws usage_error
-/// the second time in a process: MPI begins and ends once.
+/// the second time in a process, because MPI can be initialized only once.
 template <class Body, class Report>
 int run_under_mpirun(int& count, char**& values, Body body, Report report) {
   if (boost::mpi::environment::finalized())
@@ -35,7 +35,7 @@ int run_under_mpirun(int& count, char**& values, Body body, Report report) {
     good = true;
   } catch (...) {
     code = report(std::current_exception());
-    ranks->abort(detail::reason_of(std::current_exception()));  // without effect if the others know
+    ranks->abort(detail::reason_of(std::current_exception()));  // no effect if the other ranks know already
   }
   std::fflush(nullptr);
   const std::chrono::milliseconds limit = good ? std::chrono::hours(24 * 365) : std::chrono::seconds(2);

@@ -53,7 +53,7 @@ constexpr const char* name_of(reduction r) {
   return names[static_cast<int>(r)];
 }
 
-/// Where elements are: in memory of the host, or in that of the device that the communicator reaches.
+/// Where elements are: in host memory, or in memory of the device that the communicator can access.
 enum class memory_space : std::uint8_t { host, device };
 
 /// Contiguous elements that an operation reads.
@@ -110,14 +110,15 @@ struct operation {
   std::string label{};  // its purpose: module path and op
   std::int64_t step = -1;  // the training step, if known
   std::chrono::milliseconds timeout = default_timeout;
-  bool agrees_only = false;  // ranks only agree on it: its data moves by other means
+  bool agrees_only = false;  // ranks only agree on the operation; its data moves by other means
 
   dtype type() const { return in.data || in.count ? in.type : out.type; }
   memory_space space() const {
     return in.space == memory_space::device ? memory_space::device : out.space;
   }
 
-  /// "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12": equal on ranks that call the same operation.
+  /// For example "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12"; equal on ranks that call the same
+  /// operation.
   std::string text() const;
 
   /// Whether text() would be equal, without composing it.
@@ -138,11 +139,11 @@ struct operation {
 std::string message_disagreement(int sender, const std::string& sent, int receiver,
                                  const std::string& received);
 
-/// The error for a part of an all_to_all whose two sides do not agree; empty if they do.
+/// The error for a part of an all_to_all whose two sides do not agree; empty if they agree.
 std::string part_disagreement(int sender, index_t sent, int receiver, index_t expected);
 
-/// From the texts of all `members`, numbered as in the world: which ranks call another operation `number`
-/// than most ranks do; empty if all agree.
+/// The error naming the ranks whose operation `number` differs from that of most ranks, from the texts of all
+/// `members`, numbered as in the world; empty if all agree.
 std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
                          std::uint64_t number);
 

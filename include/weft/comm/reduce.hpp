@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Reduction of the elements of several ranks, in an order that depends on the number of ranks only.
+// Reduction of the elements of several ranks, in an order that depends only on the number of ranks.
 //
 // Ranks are added as a tree whose left side is a power of two: ((0 1) (2 3)) ((4 5) 6). Micro-batches
-// accumulated in the same order, as a binary counter counts, give the same bits. bf16 and f16 are added in
-// f32 and rounded once.
+// accumulated in the same order, that of a binary counter, give bitwise the same result. bf16 and f16 are
+// added in f32 and rounded once.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What threads that are ranks meet in: collectives that all join without a lock, messages between two, and
-// the state of the whole run.
+// The meeting points of ranks that are threads: collectives, which all ranks join without a lock, messages
+// between two ranks, and the state of the whole run.
 //
 // Collectives form a list of rendezvous, which each rank traverses at its own pace. Their atomics are
 // sequentially consistent. What each of them publishes:
@@ -16,8 +16,9 @@
 //   users      is 2 for each rank: its place in the list, and the handle of its operation. Who takes the last
 //              deletes.
 //
-// No wake-up is lost: a rank is counted in `sleepers` and looks once more, both under the lock, before it
-// sleeps; who changes what ranks wait for does so before it reads `sleepers` and takes the lock.
+// No wake-up is lost: before it sleeps, a rank is counted in `sleepers` and checks its condition once more,
+// both under the lock; a thread that changes the condition does so before it reads `sleepers` and takes the
+// lock.
 #pragma once
 
 #include <atomic>
@@ -43,7 +44,7 @@ struct message;
 struct thread_wait {
   const thread_group* group;
   const rendezvous* in;  // or
-  const message* from;   // whose other side is `peer`
+  const message* from;   // a message whose other side is `peer`
   int peer;
 };
 
@@ -56,7 +57,7 @@ struct thread_world {
   std::atomic<bool> gave_up = false;  // the same, readable without the lock
   std::map<int, thread_wait> waits;   // of sleeping ranks; requires the lock
 
-  /// Wakes threads that wait for a value that has been set before. Must not hold the lock.
+  /// Wakes threads that wait for a value that has been set. The caller must not hold the lock.
   void tell() {
     if (sleepers == 0) return;
     const std::lock_guard lock(mutex);
@@ -101,7 +102,7 @@ struct rendezvous {
 
   recycled_vector<chunk> chunks;  // from `ready` on
   std::atomic<std::size_t> finished = 0;
-  char apart[64];  // a separate cache line for what waiting ranks poll
+  char apart[64];  // a separate cache line for the values that waiting ranks poll
   std::atomic<stage> at = stage::gathering;
 };
 

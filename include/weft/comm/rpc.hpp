@@ -61,7 +61,7 @@ class rpc_calls {
   std::condition_variable changed_;
   std::map<std::int64_t, std::optional<std::string>> answers_;
   std::int64_t last_ = 0;
-  std::string over_;  // why there are no more answers
+  std::string over_;  // why no more answers will arrive
 };
 
 }  // namespace detail
@@ -77,7 +77,7 @@ class rpc_agent {
   rpc_agent(const connect& to_store, int rank, int size);
   rpc_agent(const rpc_agent&) = delete;
   rpc_agent& operator=(const rpc_agent&) = delete;
-  /// Waits for a function that is running; calls without an answer fail.
+  /// Waits for a running function to return; calls without an answer fail.
   ~rpc_agent() { calls_->end("the agent that called has ended"); }
 
   /// Makes `f` callable by other ranks under `name`. Functions run on the agent's thread, one at a time.
@@ -88,8 +88,8 @@ class rpc_agent {
 
   /// Calls `function` on rank `to`. The future throws comm_error if the function threw, is not served there,
   /// or returns more than the store accepts; timeout_error if no answer came in time, in which case the
-  /// function may still run; value_error if the store refuses the call. Throws value_error if there is no
-  /// rank `to`.
+  /// function may still run; value_error if the store refuses the call. Throws value_error if rank `to` does
+  /// not exist.
   template <class R, class... A>
   std::future<R> call(int to, const std::string& function, const A&... arguments) {
     return call_within<R>(store::default_limit, to, function, arguments...);

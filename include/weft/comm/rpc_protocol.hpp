@@ -5,8 +5,8 @@
 //   table.serve("add", [](int a, int b) { return a + b; });
 //   table.answer(detail::rpc_request(3, 7, "add", 2, 3), 4);       // to rank 3 of 4: call 7 returns 5
 //
-// Requests are untrusted: whatever the bytes and whatever the function throws, the result is an answer or
-// none.
+// Requests are untrusted: for arbitrary bytes, and whatever the function throws, the result is an answer or
+// nullopt.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,7 @@ inline constexpr bool is_vector = false;
 template <class T>
 inline constexpr bool is_vector<std::vector<T>> = true;
 
-/// What a value is, which is sent before it: of numbers, those of one size can be of several kinds.
+/// The kind of a value, which is sent before it because its size alone does not determine its type.
 enum class value_kind : std::uint8_t {
   none,
   text,
@@ -47,7 +47,8 @@ inline constexpr value_kind kind_of = std::is_convertible_v<T, std::string> ? va
                                       : std::is_signed_v<T>                 ? value_kind::signed_integer
                                                                             : value_kind::unsigned_integer;
 
-/// Throws comm_error: what came is of kind `is` and has `size` bytes, what is expected is of another type.
+/// Throws comm_error for a received value of kind `is` and `size` bytes when another kind or size is
+/// expected.
 [[noreturn, gnu::cold]] void refuse_value(value_kind is, std::size_t size, value_kind expected,
                                           std::size_t expected_size);
 
@@ -66,8 +67,8 @@ void write_value(frame_writer& to, const T& value) {
   }
 }
 
-/// Reads a value of type T. Throws comm_error if what was written is of another kind or size. Structs and
-/// enumerations are copied as bytes, of which the size alone is compared: every bit pattern must be valid.
+/// Reads a value of type T. Throws comm_error if the value that was written has another kind or size. Structs
+/// and enumerations are copied as bytes, and only their size is compared, so every bit pattern must be valid.
 template <class T>
 T read_value(frame_reader& from) {
   const auto kind = static_cast<value_kind>(from.byte());
@@ -142,7 +143,7 @@ class rpc_functions {
     functions_[name] = std::make_shared<function>(called);
   }
 
-  /// Runs a request and returns its answer; none if it does not come from one of `ranks` ranks.
+  /// Runs a request and returns its answer; nullopt if the caller is not one of `ranks` ranks.
   std::optional<rpc_answer> answer(std::string request, int ranks);
 
  private:
@@ -151,7 +152,7 @@ class rpc_functions {
   template <class Tuple>
   static Tuple read_all(frame_reader& in) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return Tuple{read_value<std::tuple_element_t<I, Tuple>>(in)...};  // in order: braces
+      return Tuple{read_value<std::tuple_element_t<I, Tuple>>(in)...};  // braces guarantee the order of reads
     }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
   }
   std::string run(const std::string& name, frame_reader& in);

@@ -30,16 +30,16 @@
 
 namespace weft {
 
-/// What ranks are, and what transfers their messages.
+/// What ranks are (threads or processes), and what transfers their messages.
 enum class transport : std::uint8_t {
-  automatic,  // by the launcher: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, else threads
+  automatic,  // by the launcher: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, otherwise threads
   threads,
   gloo,
   mpi
 };
 
 /// Prints the message of an exception to stderr and returns its exit code (`exit_codes`): bad_use for
-/// usage_error and io_error, others_failed for comm_error, else failed.
+/// usage_error and io_error, others_failed for comm_error, otherwise failed.
 int report_failure(const std::exception_ptr& what);
 
 /// Options of run_world.
@@ -63,23 +63,25 @@ int exit_code_of(Body& body, communicator& ranks) {
 transport transport_for(const launch& me);
 
 #if WEFT_WITH_GLOO
-/// Runs `body` on this rank; other ranks are told of its failure.
+/// Runs `body` on this rank; other ranks are notified if it fails.
 template <class Body>
 int run_over_gloo(const launch& me, Body& body, const world_options& o) {
   gloo_world world(me, o.timeout);
   try {
     return exit_code_of(body, world.ranks());
   } catch (...) {
-    const int code = o.report(std::current_exception());  // before the world ends, which waits for others
-    world.ranks().abort(reason_of(std::current_exception()));  // without effect if they know
+    const int code = o.report(std::current_exception());  // before the world is destroyed, which waits for
+                                                          // other ranks
+    world.ranks().abort(reason_of(std::current_exception()));  // no effect if they know already
     return code;
   }
 }
 #endif
 
-/// Runs `body` on `count` threads; returns the highest exit code of all ranks, or of the report of the first
-/// exception: a rank that returns early makes others throw. A thread cannot be ended alone: if a rank fails
-/// and another has not ended 5 seconds later, the process ends.
+/// Runs `body` on `count` threads. Returns the highest exit code of all ranks, or, if ranks throw, the code
+/// that the report of the first exception returns, because a rank that returns early makes others throw. A
+/// single thread cannot be ended: if a rank fails and another has not ended 5 seconds later, the process
+/// ends.
 template <class Body>
 int run_on_threads(int count, Body& body, const world_options& o) {
   if (count == 1) {
@@ -115,8 +117,8 @@ inline int ranks_from_environment(const variable_lookup& look_up = [](const char
 
 /// Calls body(communicator&) on every rank of this process and returns the exit code of the process: what
 /// `body` returns (0 if nothing), or what `report` returns for an exception. Under mpirun the code is the
-/// same on all ranks. Ranks that are threads call `body` concurrently; where one of them fails and others
-/// have not ended 5 seconds later, the process ends with that code.
+/// same on all ranks. Ranks that are threads call `body` concurrently; if one of them fails and others have
+/// not ended 5 seconds later, the process ends with that code.
 template <class Body>
 int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
   const launch me = launch_from_environment();

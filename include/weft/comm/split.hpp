@@ -10,7 +10,8 @@
 
 namespace weft::detail {
 
-/// The ranks that have the color of this one. Collective; `mine` is a number that no group has yet.
+/// The ranks that have the color of this one. Collective; `mine` is a number that is not used by any group
+/// yet.
 struct split_of_ranks {
   split_of_ranks(communicator& ranks, int color, int key, std::uint64_t mine, comm_options o) {
     constexpr std::size_t fields = 3;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The standing of a rank: what it has posted and what it waits in; and, from the standings of all ranks,
-// which ranks keep another one waiting.
+// The standing of a rank: the operations that it has posted and the one that it waits in; and, from the
+// standings of all ranks, which ranks keep another one waiting.
 //
 // A waiting rank is not the cause: it waits for others. Following these dependences ends at ranks that do not
 // wait, across all groups.
@@ -14,7 +14,7 @@
 
 namespace weft::detail {
 
-/// A wait of a rank. Ranks are numbered as in the world, whichever group waits.
+/// A wait of a rank. Ranks are numbered as in the world, not as in the group.
 struct rank_wait {
   static constexpr std::int64_t connecting = -1;  // a group is being formed
   static constexpr std::int64_t message = std::int64_t{1} << 62;
@@ -33,7 +33,7 @@ struct rank_standing {
   bool has_posted(const rank_wait& w) const;
 };
 
-/// Standings by rank; none for ranks about which nothing is known.
+/// Standings by rank; nullopt for ranks about which nothing is known.
 using rank_standings = std::vector<std::optional<rank_standing>>;
 
 /// The other ranks for which `w`, a wait of `rank`, waits.
@@ -45,7 +45,8 @@ std::vector<int> keep_waiting(const rank_wait& w, int rank, const rank_standings
 
 std::string names_of(const std::vector<int>& ranks);
 
-/// What keeps ranks apart that all answer. After the start each connection is known to lead to its rank.
+/// The reason why ranks that all answer do not meet. After the start-up each connection is known to lead to
+/// its rank.
 std::string apart(const rank_wait& w);
 
 /// The report of `rank`, which has waited for `limit` ms in `w`. `silent`: ranks that did not report their

@@ -66,8 +66,8 @@ class store {
 
   /// Appends a value to a queue. Queues and keys have separate names; an empty queue takes no memory.
   virtual void push(const std::string& queue, const std::string& value) = 0;
-  /// Removes and returns the oldest value of a queue; waits until there is one. None after `limit`, or when
-  /// `stop` is requested; then nothing has been removed.
+  /// Removes and returns the oldest value of a queue; waits until there is one. Returns nullopt after `limit`
+  /// or when `stop` is requested; then nothing has been removed.
   virtual std::optional<std::string> pop(const std::string& queue, milliseconds limit = default_limit,
                                          std::stop_token stop = {}) = 0;
 

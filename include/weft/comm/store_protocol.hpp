@@ -2,8 +2,8 @@
 // The protocol between clients and server of a TCP store, and its limits.
 //
 // A frame is a u32 length and that many bytes. A request is a number, which is repeated in its answer, and an
-// operation with its arguments. A client has one request at a time: a new one withdraws one that waits, which
-// is answered `late`; `withdraw` does only that, and is not answered.
+// operation with its arguments. A client has one request at a time: a new request withdraws a waiting one,
+// which is answered `late`; the request `withdraw` does only that and is not answered.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ struct tcp_store_limits {
   std::chrono::seconds stall{
       60};  // time for a request that has begun to arrive, and for an answer to be sent
   std::chrono::seconds probe{30};  // silence after which TCP keep-alive probes the client's machine
-  static constexpr std::size_t overhead = 128;  // memory for a key besides its content
+  static constexpr std::size_t overhead = 128;  // memory for a key in addition to its content
 };
 
 namespace detail {
@@ -61,7 +61,7 @@ struct store_request {
   std::int64_t amount = 0;
 };
 
-/// Parses a request; none if it is invalid.
+/// Parses a request; nullopt if it is invalid.
 std::optional<store_request> parse_store_request(std::string bytes);
 
 /// Counts bytes in use, up to a limit.
@@ -119,7 +119,7 @@ struct store_reply {
   std::size_t size() const { return head->size() + (body ? body->bytes.size() : 0); }
 };
 
-/// A short answer that is not counted, or one with a stored value, which is.
+/// A short answer, which is not counted, or one with a stored value, which is counted.
 store_reply store_answer(std::uint64_t client, std::int64_t number, store_status status,
                          const std::string& value);
 store_reply store_answer(std::uint64_t client, std::int64_t number, shared_value value);

@@ -19,7 +19,7 @@ class store_table {
   explicit store_table(const tcp_store_limits& limits = {})
       : memory_(limits.bytes, "bytes"), waiting_memory_(limits.waiting, "waiting") {}
 
-  /// Performs a request; returns the replies to its client and to those that waited for what it sets.
+  /// Performs a request; returns the replies to its client and to the clients that waited for what it sets.
   std::vector<store_reply> handle(std::uint64_t client, std::string request);
 
   /// Answers a request that is refused, with the reason.
@@ -42,7 +42,7 @@ class store_table {
     std::uint64_t ticket;  // order of arrival
     store_request request;
     charge held;
-    std::size_t watched = 0;  // index of the key by which it is found, missing last
+    std::size_t watched = 0;  // index of the key by which it is found, the last one found missing
   };
 
   void perform(std::uint64_t client, store_request& q, std::vector<store_reply>& replies);
@@ -58,7 +58,7 @@ class store_table {
   /// missing.
   std::size_t missing_from(const store_request& q, std::size_t from) const;
 
-  /// Answers a request if it can be; otherwise `watched` is the index of a missing key.
+  /// Answers a request if possible; otherwise sets `watched` to the index of a missing key.
   bool answered(std::uint64_t client, const store_request& q, std::size_t& watched,
                 std::vector<store_reply>& replies);
   void wait_for(std::uint64_t client, store_request& q, std::vector<store_reply>& replies);
@@ -73,7 +73,7 @@ class store_table {
   void wake(const name& come, std::vector<store_reply>& replies);
   void withdraw(std::uint64_t client, std::vector<store_reply>& replies);
 
-  byte_budget memory_, waiting_memory_;  // declared before what they count
+  byte_budget memory_, waiting_memory_;  // declared before the values that they count
   std::map<std::string, shared_value> keys_;
   std::map<std::string, std::deque<shared_value>> queues_;  // none is empty
   std::uint64_t tickets_ = 0;

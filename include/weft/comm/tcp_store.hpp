@@ -107,8 +107,8 @@ class tcp_store : public store {
   }
   /// Sends a request; returns its number.
   std::int64_t send(detail::frame_writer& r);
-  /// The answer to request `number`; none if it has not begun to arrive within `limit`, or on a stop request.
-  /// Late answers to earlier requests are skipped.
+  /// The answer to request `number`; nullopt if it has not begun to arrive within `limit`, or on a stop
+  /// request. Late answers to earlier requests are skipped.
   std::optional<answer> receive(std::int64_t number, milliseconds limit, std::stop_token stop = {});
   answer ask(detail::frame_writer& r, std::optional<milliseconds> limit = {},
              const std::vector<std::string>& waits_for = {});
@@ -118,7 +118,7 @@ class tcp_store : public store {
   }
   std::int64_t number_in(const answer& a);
 
-  /// Marks the connection as unusable, as its data can no longer be parsed, and throws.
+  /// Marks the connection as unusable, because its data can no longer be parsed, and throws.
   [[noreturn]] void lose(const std::string& why);
   [[noreturn]] void silent();
 

@@ -16,7 +16,7 @@
 #include <deque>
 #include <map>
 #include <thread>
-#include <utility>  // Boost 1.74 forgets it
+#include <utility>  // missing in Boost 1.74
 
 #include <boost/asio.hpp>
 
@@ -39,7 +39,7 @@ class store_host {
   explicit store_host(const tcp_store_limits& l) : limits(l), table(l) {}
   virtual ~store_host() = default;
   virtual bool admit(
-      std::uint64_t client) = 0;  // a client that has authenticated; false: there are too many
+      std::uint64_t client) = 0;  // called for a client that has authenticated; false if there are too many
   virtual void deliver(const std::vector<store_reply>& replies) = 0;
   virtual void forget(std::uint64_t client) = 0;
 

@@ -73,7 +73,7 @@ class thread_group {
   struct alignas(64) member {
     std::mutex guard;             // reports of other ranks read the following
     rendezvous* place = nullptr;  // the last collective that it has posted
-    std::string message;          // the last message that it has posted since
+    std::string message;          // the last message that it has posted after that
     std::atomic<bool> left = false;
   };
   member& at(int rank) const { return members_[static_cast<std::size_t>(rank)]; }

@@ -63,9 +63,9 @@ class rank_threads {
   rank_threads& operator=(const rank_threads&) = delete;
   ~rank_threads() { join(); }
 
-  /// Waits until a rank has failed or all have ended; the first exception, or null.
+  /// Waits until a rank has failed or all have ended; returns the first exception, or null.
   std::exception_ptr first_failure();
-  /// Waits until all have ended, for `limit` at most; whether they have.
+  /// Waits at most `limit` until all have ended; returns whether they have.
   bool end_within(std::chrono::milliseconds limit);
   void join() {
     for (std::thread& t : threads_)
@@ -91,10 +91,10 @@ class rank_threads {
 }  // namespace detail
 
 /// Runs f(communicator) on `n` ranks, each a thread. When all have ended, rethrows the first exception of any
-/// rank; comm_error if a thread could not be started. A thread cannot be ended from outside: it waits for a
-/// rank that hangs for as long as that does, while the others have thrown timeout_error (run_world ends the
-/// process then). Throws usage_error if `n` is less than 1, or if it is called by a rank, whose threads would
-/// wait for each other: use split() for groups of ranks.
+/// rank; comm_error if a thread could not be started. A thread cannot be ended from outside, so run_ranks
+/// waits for a rank that hangs, after the other ranks have thrown timeout_error (run_world then ends the
+/// process). Throws usage_error if `n` is less than 1, or if a rank calls it, because threads would wait for
+/// each other: use split() for groups of ranks.
 template <class F>
 void run_ranks(int n, F f) {
   detail::rank_threads threads(n, [&f](communicator& ranks) { f(ranks); });

@@ -2,7 +2,7 @@
 // Traffic: payload bytes that operations send, by kind, the same for every backend.
 //
 // Counted by the definition of the operation, not by a backend's routing: an all_reduce is an exchange of
-// parts and a gathering of sums. Summed over ranks these are the textbook's volumes (S elements on n ranks:
+// parts and a gathering of sums. Summed over ranks, these are the textbook volumes (S elements on n ranks:
 // all_reduce 2S(n-1), all_gather and reduce_scatter S(n-1)).
 //
 //   static_assert(sent_by_all(collective::all_reduce, 1'000, 4) == 6'000);
@@ -14,8 +14,8 @@
 
 namespace weft {
 
-/// Elements that all ranks together send in an operation; `count` is the size of the whole that is reduced,
-/// gathered or broadcast.
+/// Elements that all ranks together send in an operation; `count` is the number of elements that are reduced,
+/// gathered or broadcast in total.
 constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
   switch (kind) {
     case collective::all_reduce: return 2 * count * (ranks - 1);
@@ -33,7 +33,7 @@ constexpr index_t even_part(index_t count, int ranks, int rank) {
   return count / ranks + (rank < count % ranks ? 1 : 0);
 }
 
-/// Where that part begins.
+/// The index at which that part begins.
 constexpr index_t even_begin(index_t count, int ranks, int rank) {
   return rank * (count / ranks) + std::min<index_t>(rank, count % ranks);
 }
@@ -44,8 +44,8 @@ rank_counts even_parts(index_t count, int ranks);
 /// Elements that `rank` sends in `o`.
 index_t sent_by(const operation& o, int rank, int ranks);
 
-/// Bytes that one rank has sent, by kind. `control` are those of operations that coordinate ranks rather than
-/// compute: norms, losses, signals.
+/// Bytes that one rank has sent, by kind. `control`: bytes of operations that coordinate ranks, such as
+/// norms, losses and signals.
 struct traffic {
   index_t bytes[collective_count] = {};
   index_t control = 0;

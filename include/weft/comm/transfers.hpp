@@ -79,8 +79,8 @@ std::vector<transfer> moves(const operation& o, int rank, int ranks, Copy copy =
   return all;
 }
 
-/// The exchange of a reduction after which rank r has part r of every rank's operand, of shares[r] elements,
-/// in `received`, in rank order.
+/// The exchange of a reduction, after which rank r has part r of every rank's operand, shares[r] elements
+/// each, in `received`, in rank order.
 inline operation exchange_of_parts(const operation& o, const rank_counts& shares, int rank, void* received) {
   const index_t mine = shares[static_cast<std::size_t>(rank)];
   operation parts{.kind = collective::all_to_all, .in = o.in, .in_counts = shares};
@@ -88,7 +88,7 @@ inline operation exchange_of_parts(const operation& o, const rank_counts& shares
   parts.out_counts = rank_counts(shares.size(), mine);
   return parts;
 }
-/// The gathering of a reduction but reduce_scatter, of which this rank has `sums` of its part.
+/// The gathering of a reduction other than reduce_scatter; this rank has the `sums` of its part.
 inline operation gathering_of_sums(const operation& o, const rank_counts& shares, int rank, void* sums) {
   return {.kind = o.kind == collective::reduce ? collective::gather : collective::all_gather,
           .in = {sums, shares[static_cast<std::size_t>(rank)], o.type(), o.space()},

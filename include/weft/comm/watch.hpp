@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Failure detection, the part of each rank: it reports to rank 0 (watch_server.hpp), answers inquiries about
-// its standing, and fails its groups when a verdict arrives. docs/reliability.md describes the protocol.
+// Failure detection, the part that runs on each rank: it reports to rank 0 (watch_server.hpp), answers
+// inquiries about its standing, and fails its groups when a verdict arrives. docs/reliability.md describes
+// the protocol.
 //
 // Rank 0 itself has failed when its connection closes, and is stopped or cut off when it does not answer a
-// report: every rank concludes that on its own. Ranks that only compute are not asked.
+// report: every rank concludes that independently. Ranks that only compute are not asked.
 #pragma once
 
 #include <condition_variable>
@@ -28,14 +29,14 @@ class rank_watch {
 
   /// Collective: completes when all ranks have connected. `host` is the address of rank 0 on the ranks'
   /// network. Throws timeout_error, naming the missing ranks, comm_error or usage_error if `size` differs
-  /// from that of rank 0, and usage_error if another process has come as `rank`.
+  /// from that of rank 0, and usage_error if another process has connected as `rank`.
   rank_watch(store& meet, int rank, int size, const std::string& host, milliseconds limit);
   rank_watch(const rank_watch&) = delete;
   rank_watch& operator=(const rank_watch&) = delete;
   ~rank_watch() { stop(); }
 
   void add(watched_group& g);
-  /// Stops notifying a group. A rank without groups has left.
+  /// Stops notifying a group. A rank without groups counts as having left.
   void remove(watched_group& g);
 
   /// Reports that this rank has waited for `limit`. The verdict arrives within seconds.
@@ -72,11 +73,12 @@ class rank_watch {
   void leave() {
     if (size_ > 1 && !left_.exchange(true)) send(report(watch_report::leave).take());
   }
-  /// Sends a frame, or holds it back until rank 0 knows who this is: it ends connections of strangers.
+  /// Sends a frame, or holds it back until rank 0 knows this rank, because rank 0 closes connections of
+  /// strangers.
   void send(const std::string& frame);
   void introduce(const std::string& nonce);
 
-  /// Sends a report, with the conclusions for the case that rank 0 does not answer, and that it has left.
+  /// Sends a report, with the verdicts to reach if rank 0 does not answer, and if it has left.
   void send_report(frame_writer& frame, watch_verdict if_silent, watch_verdict if_alone);
 
   void listen();
@@ -90,7 +92,7 @@ class rank_watch {
 
   void obey(frame_reader in);
 
-  /// Concludes in the place of rank 0, if that cannot.
+  /// Reaches a verdict in place of rank 0 if rank 0 cannot.
   void conclude();
 
   void decide(watch_verdict v);

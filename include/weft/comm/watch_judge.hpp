@@ -30,13 +30,13 @@ class watch_judge {
   int size() const { return static_cast<int>(ranks_.size()); }
   bool expects(int rank) const { return rank >= 0 && rank < size() && at(rank) == presence::expected; }
   bool all_have_come() const { return std::count(ranks_.begin(), ranks_.end(), presence::expected) == 0; }
-  /// Whether nobody is to be told the verdict any more. A rank that has not come yet may still do so, unless
-  /// the others have waited for it in vain.
+  /// Whether no rank is left to receive the verdict. A rank that has not connected yet may still do so,
+  /// unless the others have waited for it in vain.
   bool all_have_left() const;
   const std::optional<watch_verdict>& verdict() const { return verdict_; }
   bool asks() const { return report_ && !verdict_; }
 
-  /// `size`: the number of ranks, as this one was told.
+  /// `size`: the number of ranks according to this rank.
   void comes(int rank, std::int64_t size) {
     at(rank) = presence::here;
     if (size != this->size()) decide({false, size_disagreement(this->size(), size, rank)});

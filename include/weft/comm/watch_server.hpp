@@ -30,7 +30,7 @@ class watch_server {
   watch_server(const std::string& host, std::string secret, int ranks);
   watch_server(const watch_server&) = delete;
   watch_server& operator=(const watch_server&) = delete;
-  /// Waits, for some seconds at most, until the others have left, so that they learn why a run failed.
+  /// Waits at most a few seconds until the other ranks have left, so that they learn why a run failed.
   ~watch_server() {
     ending_ = true;
     wake_.now();
