@@ -19,7 +19,7 @@
 
 namespace weft {
 
-/// Handle of an operation; move only. Where it is discarded, so are its errors.
+/// Handle of an operation; move-only. If it is discarded, its errors are lost.
 class [[nodiscard]] work {
  public:
   /// The operation as its backend implements it.
@@ -64,7 +64,7 @@ class [[nodiscard]] work {
     recorder_ = std::move(r);
     record_ = record;
   }
-  /// What `wait` would throw; null while the operation is under way, and if it has succeeded.
+  /// What `wait` would throw; null while the operation is in progress and if it has succeeded.
   std::exception_ptr exception() const { return state_ && state_->poll() ? state_->failure() : nullptr; }
 
  private:

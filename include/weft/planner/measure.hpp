@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The figures of the machine at hand, for planner::cluster.
+// Measures the figures of this machine for planner::cluster.
 //
 //   planner::cluster c{.ranks = 4, .memory = 8e9, .device = planner::measured_rates(default_device())};
 //   c.within = planner::measured_link(ranks);
@@ -21,7 +21,7 @@ namespace weft::planner {
 
 namespace detail {
 
-/// The least time of f() of several calls, in seconds; f has been called before.
+/// The shortest time of several calls of f(), in seconds, after a warm-up call.
 template <class F>
 double least_seconds(F f) {
   using clock = std::chrono::steady_clock;
@@ -39,7 +39,7 @@ double least_seconds(F f) {
   return std::max(least, 1e-9);
 }
 
-/// Operations per second of products, or of attention, of type T.
+/// Operations per second of products of dtype T.
 template <element T>
 double rate_of_products(context& c, index_t n) {
   const tensor<T, extents<dyn, dyn>> x(full<T>(extents<dyn, dyn>{n, n}, 0.5f, c.where()));
@@ -63,9 +63,9 @@ double rate_of_attention(context& c, index_t positions) {
 
 }  // namespace detail
 
-/// What a device achieves: products of f32 and bf16 and attention of `n` rows and columns, kernels that read
-/// and write more than its caches hold, and a small kernel. Attention is measured in bf16 on GPUs, in f32
-/// elsewhere. Takes about a second.
+/// The rates that a device achieves, measured by products in f32 and bf16 and attention of `n` rows and
+/// columns, by kernels that read and write more than its caches hold, and by a small kernel. Attention is
+/// measured in bf16 on GPUs and in f32 elsewhere. Takes about a second.
 inline device_rates measured_rates(const device& where, index_t n = 1024) {
   context c(where);
   device_rates r{.is_gpu = !where->host_accessible()};
@@ -85,8 +85,8 @@ inline device_rates measured_rates(const device& where, index_t n = 1024) {
   return r;
 }
 
-/// The connection of these ranks, by what all_reduce takes of few and of many bytes. All ranks call it, and
-/// have the figures of rank 0. Throws value_error for fewer than 1024 bytes.
+/// The link between these ranks, from the times of an all_reduce of few and of many bytes. Collective; all
+/// ranks return the figures of rank 0. Throws value_error for fewer than 1024 bytes.
 inline link measured_link(communicator& ranks, index_t bytes = index_t{16} << 20) {
   if (bytes < 1024)
     refuse<value_error>({"weft: planner: measured_link: ", bytes, " bytes: expected 1024 or more"});
@@ -94,7 +94,7 @@ inline link measured_link(communicator& ranks, index_t bytes = index_t{16} << 20
   const auto seconds_of = [&](index_t count) {
     std::vector<float> x(static_cast<std::size_t>(count));
     double least = 1e300;
-    for (int i = 0; i < 20; ++i) {  // as often on all ranks
+    for (int i = 0; i < 20; ++i) {  // the same number on all ranks
       ranks.barrier().wait();
       const auto start = std::chrono::steady_clock::now();
       ranks.all_reduce(x).wait();

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// When the ranks of a cluster do what their traces say.
+// Simulates the times at which the ranks of a cluster execute their traces.
 //
 //   const planner::step_times t = planner::simulate(c, traces);
 //   t.seconds; t.ranks[0].waiting
 //
-// A rank executes its calls one after the other, beside its operations with other ranks. An operation starts
-// when all of its ranks that are simulated have begun it and their links are free; a message when it is sent.
-// Each rank has one link inside its machine and one to other machines, which carry one operation at a time,
-// messages in both directions. Where a trace waits for an operation, the rank does. Where steps go on into
-// each other, as gathers of updated parameters do, two are simulated and the time of the second is taken.
+// A rank executes its calls one after the other, concurrently with its operations with other ranks. An
+// operation starts when all of its simulated ranks have begun it and their links are free; a message starts
+// when it is sent. Each rank has one link within its machine and one to other machines; each link carries one
+// operation at a time, messages in both directions. A rank waits for an operation where its trace does. If
+// consecutive steps overlap, as with gathers of updated parameters, two steps are simulated and the time of
+// the second is used.
 #pragma once
 
 #include <span>
@@ -18,23 +19,24 @@
 
 namespace weft::planner {
 
-/// The time of a rank's step, in seconds: the mean of those that are traced.
+/// The time of a rank's step, in seconds: the mean of the traced steps.
 struct rank_times {
-  double computing = 0;  // of its device
-  double waiting = 0;    // for other ranks, its device being idle: what communication is not hidden
+  double computing = 0;  // time in which its device computes
+  double waiting = 0;    // time in which its device is idle because it waits for other ranks: exposed
+                         // communication
   double end = 0;        // computing + waiting
 };
 
 /// The times of a step.
 struct step_times {
-  double seconds = 0;  // from one end of the last rank to the next
+  double seconds = 0;  // from the end of one step on the last rank to the end of the next
   std::vector<rank_times> ranks{};
 };
 
-/// The times of the ranks whose traces are given, each of another rank: all of a cluster, or some that stand
-/// for the others, which are taken to begin operations when these do. Throws value_error if a figure of the
-/// cluster is missing, comm_error that says who waits for what if ranks wait for each other. Cost: n log n in
-/// the number of events.
+/// The times of the ranks with the given traces, one trace per rank: all ranks of the cluster, or some that
+/// represent the others, which are assumed to begin operations at the same times. Throws value_error if a
+/// figure of the cluster is missing; comm_error, naming what each rank waits for, if ranks wait for each
+/// other. Cost: n log n in the number of events.
 step_times simulate(const cluster& c, std::span<const step_trace> traces);
 
 }  // namespace weft::planner

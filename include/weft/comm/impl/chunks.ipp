@@ -106,7 +106,7 @@ WEFT_DEFINE void run(const chunk& c, const recycled_vector<operation>& posted) {
         if (wants(r))
           std::memmove(static_cast<T*>(posted[static_cast<std::size_t>(r)].out.data) + (c.begin - c.part + i),
                        reduced,
-                       static_cast<std::size_t>(n) * sizeof(T));  // of one rank: may be in place
+                       static_cast<std::size_t>(n) * sizeof(T));  // one rank only: may be in place
     });
   });
 }

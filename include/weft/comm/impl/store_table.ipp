@@ -97,7 +97,7 @@ WEFT_DEFINE shared_value store_table::stored(const store_request& q, std::string
 WEFT_DEFINE void store_table::put(const store_request& q, std::string bytes) {
   const auto found = keys_.find(q.texts[0]);
   const bool goes =
-      found != keys_.end() && found->second.use_count() == 1;  // and is not being sent to a client
+      found != keys_.end() && found->second.use_count() == 1;  // and the value is not being sent to a client
   shared_value value = stored(q, std::move(bytes), goes ? found->second->held.bytes() : 0);
   if (found == keys_.end()) keys_.emplace(q.texts[0], std::move(value));
   else found->second = std::move(value);

@@ -66,7 +66,7 @@ WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t num
     std::copy(head.begin(), head.end(), length.begin());
     detail::frame_reader r(read(detail::length_of(length), answer_limit_));
     const std::int64_t answers = r.number();
-    answer a{static_cast<status>(r.byte()), r.text()};  // in order: braces
+    answer a{static_cast<status>(r.byte()), r.text()};  // braces guarantee the order of reads
     if (!r.at_end()) lose("answers what is no answer");
     if (answers == number) return a;
   }

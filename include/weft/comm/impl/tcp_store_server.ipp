@@ -40,7 +40,7 @@ WEFT_DEFINE void store_session::end_after(boost::asio::steady_timer& timer, std:
   timer.expires_after(limit);
   timer.async_wait(then([this, &timer] {
     if (timer.expiry() <= std::chrono::steady_clock::now())
-      close();  // else it was stopped at the moment it expired
+      close();  // otherwise the timer was stopped at the moment it expired
   }));
 }
 
@@ -141,7 +141,7 @@ WEFT_DEFINE tcp_store_server::tcp_store_server(const std::string& address, int p
     : store_host(with), acceptor_(io_), pause_(io_) {
   token = std::move(with_token);
   rlimit files{};
-  most_strangers_ = limits.strangers;  // as the rest of the process needs descriptors, too
+  most_strangers_ = limits.strangers;  // because the rest of the process needs descriptors too
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0)
     most_strangers_ = std::min<std::size_t>(most_strangers_, files.rlim_cur / 4);
   listen(address, port);

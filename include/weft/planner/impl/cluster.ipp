@@ -46,7 +46,7 @@ WEFT_DEFINE double seconds_of(const cluster& c, collective kind, double bytes, s
   if (members.size() < 2) return 0;
   const bool one_node = is_one_node(c, members);
   const link& slowest = one_node ? c.within : c.between;
-  std::ptrdiff_t fewest = std::ssize(members);  // members on a machine that has some
+  std::ptrdiff_t fewest = std::ssize(members);  // the least number of members on a machine that has any
   for (auto m = members.begin(); m != members.end();) {
     const auto next =
         std::find_if(m, members.end(), [&](int other) { return node_of(c, other) != node_of(c, *m); });

@@ -26,7 +26,7 @@ inline std::vector<index_t> divisors(index_t n) {
   return all;
 }
 
-/// Calls f(sizes) for every mesh of `ranks` ranks, `sizes` being set up to axis `a`.
+/// Calls f(sizes) for every mesh of `ranks` ranks; `sizes` is set for the axes before `a`.
 template <class F>
 void for_each_mesh(mesh_sizes sizes, std::size_t a, int ranks, const mesh_sizes& most, F& f) {
   if (a == std::size(mesh_axes)) {
@@ -40,7 +40,8 @@ void for_each_mesh(mesh_sizes sizes, std::size_t a, int ranks, const mesh_sizes&
   }
 }
 
-/// Whether the groups along each axis lie on machines alike: each within one, or on as many as any other.
+/// Whether all groups along an axis are placed on machines alike: each within one machine, or all on the same
+/// number of machines.
 inline bool is_alike(const mesh_sizes& sizes, int ranks_of_node) {
   const auto divides = [](int a, int b) { return b % a == 0; };
   return ranks_of_node == 0 || std::all_of(std::begin(mesh_axes), std::end(mesh_axes), [&](mesh_axis a) {

@@ -19,8 +19,8 @@ struct joint_operation {
   int missing = 0;   // ranks that have not begun it
   double ready = 0;  // when the last one began it
   double bytes = 0;
-  double end = -1;                              // -1: not known yet
-  std::vector<std::size_t> begun{}, waiting{};  // ranks, as positions among the traces
+  double end = -1;                              // -1: unknown
+  std::vector<std::size_t> begun{}, waiting{};  // ranks, as indices of their traces
 };
 
 class step_simulator {
@@ -67,12 +67,12 @@ class step_simulator {
 
  private:
   using operation_key = std::tuple<std::string, int, int, int, std::int64_t, std::size_t>;
-  /// When the links of a rank are free, inside its machine and beyond it.
+  /// When the links of a rank are free: within its machine, and to other machines.
   struct free_times {
     double out[2] = {}, in[2] = {};
   };
   struct simulated_rank {
-    std::size_t next = 0;  // event, of all repetitions
+    std::size_t next = 0;  // index of the next event, counted over all repetitions
     double clock = 0, begin = 0;
     rank_times times{};  // of the last repetition
     free_times free{};
@@ -84,7 +84,7 @@ class step_simulator {
   const rank_group& group_of(const step_trace& t, const rank_operation& o) const {
     return t.groups[static_cast<std::size_t>(o.group)];
   }
-  /// The same for all ranks of an operation, and for both sides of a message.
+  /// Equal for all ranks of an operation and for both sides of a message.
   operation_key key_of(const step_trace& t, const rank_operation& o, std::size_t repetition) const {
     const std::string& group = group_of(t, o).key;
     if (!is_message(o.kind)) return {group, -1, -1, -1, o.number, repetition};
@@ -92,9 +92,9 @@ class step_simulator {
     return {group, sends ? t.rank : o.peer, sends ? o.peer : t.rank, o.tag, o.number, repetition};
   }
 
-  /// Executes one event of a rank. The rank whose clock is least comes first, so that operations get ready in
-  /// the order of their times; of several, the one that has executed least, so that equal ranks stay
-  /// together.
+  /// Executes one event of a rank. The rank with the least clock is executed first, so that operations become
+  /// ready in order of time; among several, the one that has executed the fewest events, so that equal ranks
+  /// stay together.
   void advance(std::size_t r) {
     simulated_rank& rank = ranks_[r];
     const step_trace& trace = traces_[r];
@@ -143,8 +143,8 @@ class step_simulator {
     joint_operation& joint = at->second;
     ranks_[r].operations[repetition * trace.operations.size() + number] = &joint;
     const bool receives = o.kind == collective::receive;
-    // A message is under way without its receiver; one from a rank that is not simulated, or that was sent
-    // before the step, is taken to be sent now.
+    // A message does not need its receiver to start. A message from a rank that is not simulated, or sent
+    // before the step, is assumed to be sent now.
     if (receives && position_of_.count(o.peer) && sends_.count(key_of(trace, o, 0))) return;
     if (is_new && !is_message(o.kind))
       for (const int m : group_of(trace, o).members) joint.missing += static_cast<int>(position_of_.count(m));
@@ -170,7 +170,7 @@ class step_simulator {
     double from = joint.ready;
     for (const double* free : links) from = std::max(from, *free);
     joint.end = from + seconds_of(cluster_, o.kind, joint.bytes, members);
-    // The next message can follow before this one arrives.
+    // The next message can start before this one has arrived.
     const double latency = is_one ? (lane ? cluster_.between : cluster_.within).latency : 0;
     for (double* free : links) *free = joint.end - latency;
     for (const std::size_t r : joint.waiting) enqueue(r);
@@ -191,7 +191,7 @@ class step_simulator {
   const cluster cluster_;
   std::span<const step_trace> traces_;
   std::vector<simulated_rank> ranks_;
-  std::map<int, std::size_t> position_of_;  // of a rank among the traces
+  std::map<int, std::size_t> position_of_;  // index of a rank's trace
   std::set<operation_key> sends_;           // of the traces
   std::map<operation_key, joint_operation> operations_;
   std::size_t repeats_ = 1;

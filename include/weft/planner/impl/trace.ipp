@@ -16,11 +16,13 @@
 namespace weft::planner {
 namespace detail {
 
-/// What a rank has done so far in the step that is traced; of the step before, what this one waits for.
+/// What a rank has done so far in the traced step, and the operations of the previous step that this one
+/// waits for.
 struct recording {
   bool is_on = false, is_done = false;
   step_trace trace{};
-  /// Operations of one kind and group: their numbers, and where in the trace they begin, or are waited for.
+  /// Operations of one kind and group by number, with the index in the trace at which they begin or are
+  /// waited for.
   using numbered = std::map<std::int64_t, std::size_t>;
   std::map<std::string, numbered> unfinished{}, earlier{};
 
@@ -29,8 +31,8 @@ struct recording {
     trace.events.push_back({step_trace::kind::call, trace.calls.size()});
     trace.calls.push_back(c);
   }
-  /// The operations that the step before has begun are those that this one begins and does not wait for, if
-  /// they are as many. Others cannot be told.
+  /// Matches the operations begun in the previous step with those that this step begins and does not wait
+  /// for, if their numbers are equal; otherwise they cannot be matched.
   void match_earlier() {
     std::vector<std::size_t> unknown;
     for (const auto& [key, waits] : earlier) {
@@ -85,7 +87,7 @@ class tracing_backend final : public counting_backend {
   }
   void call_native(const char*, const native_code& code, const native_operands& o) override {
     const bool is_attention = code.op == native_op::attention || code.op == native_op::attention_backward;
-    const double executed = is_attention && o.at[0] != 0 ? 0.5 : 1;  // causal: half of the pairs
+    const double executed = is_attention && o.at[0] != 0 ? 0.5 : 1;  // causal: half of the pairs are computed
     recording_->call({.operations = executed * runtime::operations_of_native(code, o.in, o.out),
                       .bytes = bytes_of(o.in) + bytes_of(o.out),
                       .is_narrow = !o.in.empty() && is_narrow(o.in[0].type),
@@ -99,7 +101,7 @@ class tracing_backend final : public counting_backend {
   std::shared_ptr<recording> recording_;
 };
 
-/// `members[rank]` of a group; operations are traced, and nothing moves.
+/// Rank `members[rank]` of a group; operations are traced, and no data moves.
 class tracing_communicator final : public communicator {
  public:
   tracing_communicator(std::shared_ptr<recording> r, const backend* reaches, int rank, rank_group group)
@@ -148,7 +150,7 @@ class tracing_communicator final : public communicator {
   }
 
  private:
-  /// Completed when it is waited for and no sooner, so that as much memory as possible is held meanwhile.
+  /// Completed only when it is waited for, so that memory is held as long as possible.
   struct late final : work::state {
     late(std::shared_ptr<recording> r, std::string k, std::int64_t n)
         : to(std::move(r)), key(std::move(k)), number(n) {}
@@ -165,7 +167,7 @@ class tracing_communicator final : public communicator {
     std::shared_ptr<recording> to;
     std::string key;
     std::int64_t number;
-    std::optional<std::size_t> at{};  // in the trace; none of the step before
+    std::optional<std::size_t> at{};  // index in the trace; nullopt for the previous step
     bool over = false;
   };
 
@@ -176,7 +178,7 @@ class tracing_communicator final : public communicator {
     if (i == t.groups.size()) t.groups.push_back(group_);
     return static_cast<int>(i);
   }
-  /// As seconds_of counts them.
+  /// The `bytes` of seconds_of.
   double bytes_of(const operation& o) const {
     const auto own = static_cast<std::size_t>(rank_);
     index_t n = std::max(o.in.count, o.out.count);
