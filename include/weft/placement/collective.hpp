@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Collectives as ops of a divided program. Shapes are those of one rank. Values are gathered and scattered
-// along dim 0 only: the pass permutes dims around them.
+// along dim 0 only; the pass permutes dims before and after.
 #pragma once
 
 #include <weft/graph/op_info.hpp>
@@ -8,8 +8,8 @@
 
 namespace weft::op {
 
-/// Base of collectives, which the hooks of the strategy execute: run/execution_hooks.hpp. They stand in
-/// graphs that are differentiated already and have no derivative.
+/// Base class of collectives, which the strategy's hooks execute (run/execution_hooks.hpp). They occur only
+/// in graphs that are already differentiated, and have no derivative.
 struct collective_rule : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr native_code code{.messages = exchange::in_place};
@@ -24,8 +24,8 @@ struct all_reduce : collective_rule {
   }
 };
 
-/// Base of collectives that change the extent of dim 0 to v0; ranks have units of v1 rows, or of v2 pieces of
-/// them (shape/placement.hpp).
+/// Base class of collectives that change the extent of dim 0 to v0; ranks have units of v1 rows, or v2 pieces
+/// of such units (shape/placement.hpp).
 struct rows_collective : collective_rule {
   static constexpr unsigned extents = 0b11;
   template <class Dims>
@@ -40,7 +40,7 @@ struct all_gather : rows_collective {
   static constexpr auto name = "all_gather";
   static constexpr native_code code{.messages = exchange::apart, .repeats = true};
 };
-/// Of the sum over the ranks the rows of this rank.
+/// This rank's rows of the sum over the ranks.
 struct reduce_scatter : rows_collective {
   static constexpr auto name = "reduce_scatter";
   static constexpr native_code code{.messages = exchange::apart};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Programs on ranks that divide positions among themselves: attention is the only op that reads positions of
-// other ranks, so all that changes is that op, in forward and in backward.
+// other ranks, so only that op changes, in the forward and in the backward pass.
 //
 //   using graph = context_graph<Source>;      // Source::frozen with attention over the positions of all
 //   ranks
@@ -14,9 +14,9 @@
 
 namespace weft::op {
 
-/// Attention to the positions of all ranks, of which each has some. Executed by the hooks of the strategy
-/// (run/execution_hooks.hpp); without, or on one rank, it is attention. Stands in graphs that are
-/// differentiated already and has no derivative.
+/// Attention over the positions of all ranks, of which each has some. Executed by the strategy's hooks
+/// (run/execution_hooks.hpp); without hooks, or on one rank, it is attention. Occurs only in graphs that are
+/// already differentiated, and has no derivative.
 struct context_attention : attention {
   static constexpr auto name = "context_attention";
   static constexpr native_code code{.messages = exchange::waits, .op = native_op::attention};
@@ -27,9 +27,9 @@ struct context_attention_backward : attention_backward {
   static constexpr native_code code{.messages = exchange::waits, .op = native_op::attention_backward};
 };
 
-/// Base of exchanges of positions for heads, executed by the hooks of the strategy; on one rank a copy.
-/// Operand and result are [batch, position, head, feature]. Attributes: positions and heads of the result;
-/// heads that stay together.
+/// Base class of exchanges of positions for heads, executed by the strategy's hooks; on one rank a copy.
+/// Operand and result are [batch, position, head, feature]. Attributes: the numbers of positions and heads of
+/// the result, and the number of heads that stay together.
 struct positions_exchange : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr native_code code{.messages = exchange::waits};
@@ -56,8 +56,8 @@ struct heads_to_positions : positions_exchange {
 
 namespace weft::graph {
 
-/// Whether `g` has a second derivative of attention, which computes with this rank's positions: it reads the
-/// log-sums, of which otherwise only the first derivative is computed.
+/// Whether `g` has a second derivative of attention, which would compute with this rank's positions only. It
+/// reads the log-sum-exps, which otherwise only the first derivative reads.
 constexpr bool differentiates_attention_twice(const compute_graph& g) {
   for (const node& n : g.nodes)
     for (int k = 0; k < n.operands; ++k) {
@@ -71,8 +71,8 @@ constexpr bool differentiates_attention_twice(const compute_graph& g) {
 
 namespace detail {
 
-/// Puts attention over the positions of all ranks in the place of attention, in f32 where that is of bf16 or
-/// f16: results for the keys of one rank after the other are merged, and rounded once.
+/// Replaces attention by attention over the positions of all ranks, in f32 if the operands are bf16 or f16:
+/// the results for the keys of one rank after the other are merged, and rounded once.
 class ring_attention {
  public:
   constexpr explicit ring_attention(const compute_graph& g) : g_(g), whole_(g.size(), -1) {}
@@ -92,7 +92,7 @@ class ring_attention {
   constexpr int over_ranks(compute_graph& to, const node& n, int i, const op_info& op) {
     value in[6]{};
     for (int k = 0; k < n.operands; ++k) {
-      const bool is_result = k == 3;  // of forward, before it is rounded
+      const bool is_result = k == 3;  // result of the forward pass before rounding
       const value given{&to, is_result ? whole_[g_[i].operand[k]] : n.operand[k]};
       in[k] = cast_to(given, compute_type(given.type()));
     }
@@ -102,7 +102,7 @@ class ring_attention {
   }
 
   const compute_graph& g_;
-  sequence<int> whole_;  // by node of g_: the attention in its place
+  sequence<int> whole_;  // by node of g_: the attention that replaces it
 };
 
 }  // namespace detail
@@ -126,13 +126,14 @@ class head_exchange {
       const int of = n.op->kind == op::op_kind::result ? g_[i].operand[0] : -1;
       if (of < 0 || in_heads_[of] < 0) return to.intern(n).id;
       const value other = result_of({&to, in_heads_[of]}, static_cast<int>(n.at[0]));
-      if (g_[of].op == &info_of<op::attention>) return other.id;  // log-sums, which only backward reads
+      if (g_[of].op == &info_of<op::attention>) return other.id;  // log-sum-exps, which only the backward
+                                                                  // pass reads
       return to_positions(other, n.result.extents).id;
     });
   }
 
  private:
-  /// Of `heads` heads those of this rank; `key_heads` groups stay together.
+  /// Exchanges to this rank's heads; the heads of each of `key_heads` key heads stay together.
   static constexpr value to_heads(value x, index_t key_heads) {
     symbol_table& dims = x.owner->dims;
     const shape e = dims.canonical(x.extents());
@@ -155,7 +156,7 @@ class head_exchange {
     in_heads_[i] = y.id;
     return to_positions(y, n.result.extents).id;
   }
-  /// Reads what forward has exchanged already, so that only the cotangents are.
+  /// Reads the operands that the forward pass has exchanged, so that only cotangents are exchanged.
   constexpr int backward(compute_graph& to, const node& n, int i) {
     key_heads_ = to.dims.canonical(to[n.operand[1]].result.extents[2]);
     const value y{&to, in_heads_[g_[i].operand[3]]};
@@ -167,13 +168,13 @@ class head_exchange {
   }
 
   const compute_graph& g_;
-  sequence<int> in_heads_;  // by node of g_: attention, or its derivative, of this rank's heads
+  sequence<int> in_heads_;  // by node of g_: attention, or its derivative, on this rank's heads
   index_t key_heads_ = 1;   // of the last of them
 };
 
 }  // namespace detail
 
-/// `g` in which ranks exchange positions for heads before attention, and back after it.
+/// `g` with exchanges of positions for heads before attention, and back after it.
 constexpr compute_graph with_exchanged_heads(const compute_graph& g) {
   return detail::head_exchange(g).run();
 }
@@ -182,7 +183,7 @@ constexpr compute_graph with_exchanged_heads(const compute_graph& g) {
 
 namespace weft {
 
-/// The graph Source::frozen on ranks that divide positions, by the pass `Pass`.
+/// The graph Source::frozen transformed by `Pass` for ranks that divide positions.
 template <class Source, auto Pass>
 class context_graph {
   struct source {

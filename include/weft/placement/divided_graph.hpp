@@ -17,10 +17,10 @@ struct whole_on_every_rank {};
 struct sum_over_ranks {};
 /// The value is the largest over the ranks.
 struct maximum_over_ranks {};
-/// Every rank has a part of dim `Dim`; groups and units that are known at run time only are 0.
+/// Every rank has a part of dim `Dim`; groups and units known only at run time are 0.
 template <int Dim, index_t Groups, index_t Unit>
 struct divided_dim {};
-/// The same in units that several ranks may have.
+/// The same, in units that several ranks may share.
 template <int Dim, index_t Groups, index_t Unit>
 struct shared_dim_of {};
 /// The name of an op.
@@ -75,7 +75,7 @@ consteval auto name_as_type() {
   }(std::make_integer_sequence<int, static_cast<int>(std::char_traits<char>::length(Op->name))>{});
 }
 
-/// `g`, the graph of a whole program: its result must be whole, or in the stream if there is one.
+/// Divides `g`, the graph of a whole program, whose result must be whole, or in the stream if there is one.
 constexpr placed_graph placed_program(const compute_graph& g, bool sequence) {
   const stream_extents stream = sequence ? stream_of(g) : stream_extents{};
   placed_graph p = place(g, leaf_placements(g, stream), stream);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Builds the graph of one rank from the placements of all values.
 //
-// Every node becomes the same op on the parts of a rank, its extents those of the part. Look-ups in divided
-// rows, random numbers and coordinates become formulas of ordinary ops that count from the first index of the
-// rank.
+// Every node becomes the same op on a rank's parts, with their extents. Look-ups in divided rows, random
+// numbers and coordinates become formulas of ordinary ops that count from the rank's first index.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
@@ -12,12 +11,13 @@
 
 namespace weft::graph {
 
-/// A graph divided among ranks: what one of them computes.
+/// A graph divided among ranks, as one rank computes it.
 struct placed_graph {
   compute_graph graph;
-  sequence<placement> where;  // by node of `graph`; of parts of a collective, that of its result
-  placement result{};         // of the first output
-  finding found{};            // then `graph` is empty
+  sequence<placement> where;  // by node of `graph`; for nodes that make up a collective, the placement of its
+                              // result
+  placement result{};         // placement of the first output
+  finding found{};            // if there is a mistake, `graph` is empty
 };
 
 namespace detail {
@@ -65,12 +65,12 @@ class divider {
     const index_t units = dims.divide(e, dims.multiply(p.groups, p.unit));
     return dims.multiply(p.groups, dims.multiply(dims.part(units, p.pieces), piece(p)));
   }
-  /// The first index that this rank has of a group of `group`.
+  /// This rank's first index in a group of extent `group`.
   constexpr index_t first_index(index_t group, const placement& p) {
     symbol_table& dims = to_.dims;
     return dims.multiply(dims.part_first(dims.divide(group, p.unit), p.pieces), piece(p));
   }
-  /// What is not divided further: the indices of a piece, or of a unit that ranks share.
+  /// The number of indices that are not divided further: those of a piece, or of a unit that ranks share.
   constexpr index_t piece(const placement& p) {
     return p.pieces > 1 ? to_.dims.divide(p.unit, p.pieces) : p.unit;
   }
@@ -79,7 +79,7 @@ class divider {
     if (p.is_divided()) s[p.dim] = local_extent(s[p.dim], p);
     return s;
   }
-  /// Extents that must be equal: parts of values that are divided in different units.
+  /// Unifies extents that must be equal, for parts of values that are divided in different units.
   constexpr void unify(const shape& a, const shape& b) {
     index_t same = 0;
     for (int d = 0; d < a.order; ++d) to_.dims.unify(a[d], b[d], same);
@@ -105,8 +105,8 @@ class divider {
     if (n.op->kind == op::op_kind::native) match_parts(n, p);
     return applied(n, attributes_of(i), operands);
   }
-  /// Operands can have different extents for one index, as queries have several heads per head of the keys:
-  /// the parts of a rank must be of the same ratio, or where units have several ranks, the units as many.
+  /// Operands can have different extents for one index, as queries have several heads per key head: a rank's
+  /// parts must have the same ratio, or, if several ranks share a unit, the numbers of units must be equal.
   constexpr void match_parts(const node& n, const sequence<placement>& p) {
     const auto extent = [&](int k) { return to_.dims.canonical(g_[n.operand[k]].result.extents[p[k].dim]); };
     int first = -1;
@@ -150,14 +150,15 @@ class divider {
     return at;
   }
 
-  /// Random numbers of an element do not depend on the number of ranks: those of the whole value are drawn
-  /// and cut.
+  /// The random numbers of an element do not depend on the number of ranks: they are drawn for the whole
+  /// value and cut.
   constexpr int random_numbers(int i) {
     const node& n = g_[i];
     value like = expand_to(to_.constant(0, n.result.type), to_.dims.canonical(n.result.extents));
     return part_of(to_.apply(*n.op, n.at, &like, 1), p_.made[i]).id;
   }
-  /// Which of the indices are of rows that this rank has, and their numbers here, 0 for the others.
+  /// Which indices are of rows that this rank has (`here`), and their local numbers (`row`), 0 for other
+  /// indices.
   struct own_rows {
     value here, row;
   };
@@ -175,7 +176,7 @@ class divider {
     while (s.order < like.order) s.append(1);
     return reshape_to(here, s);
   }
-  /// The rows that this rank has, and zeros: their sum over ranks is the result.
+  /// The rows that this rank has, and zeros for others; the sum over ranks is the result.
   constexpr int looked_up(int i) {
     const node& n = g_[i];
     const sequence<placement>& p = p_.operands[i];
@@ -198,7 +199,7 @@ class divider {
 
   // ----- values in another placement
 
-  /// Node `i` of the graph before, placed as `p`.
+  /// Node `i` of the original graph, placed as `p`.
   constexpr int as(int i, const placement& p) {
     const placement& from = p_.where[i];
     if (p_.agree(from, p) || from.is_partial()) return at_[i];
@@ -210,7 +211,8 @@ class divider {
     parts_.push_back({i, p, is});
     return is;
   }
-  /// All of node `i`, which is divided. Views follow the gather, so that one serves all of them.
+  /// The whole of node `i`, which is divided. Views are applied after the gather, so that one gather serves
+  /// all of them.
   constexpr int gathered_node(int i) {
     const node& n = g_[i];
     if (!p_.where[i].is_divided()) return at_[i];
@@ -221,7 +223,7 @@ class divider {
     }
     return gathered({&to_, at_[i]}, to_.dims.canonical(n.result.extents), p_.where[i]).id;
   }
-  /// The part of node `i`, which is whole: computed in parts where that is possible.
+  /// The part of node `i`, which is whole; computed in parts if possible.
   constexpr int cut_node(int i, const placement& p) {
     const node& n = g_[i];
     if (n.op == &info_of<op::coordinate> && p.groups == 1) {
@@ -242,7 +244,8 @@ class divider {
   }
 
   /// Applies f(v, dim) with the groups of the divided dim, each of extent `group`, in a dim of their own.
-  /// Stands before its callers, as clang evaluates no function template in a constant that it has not seen.
+  /// Defined before its callers, because clang does not evaluate a function template in a constant before its
+  /// definition.
   template <class F>
   constexpr value in_groups(value v, const placement& p, index_t group, F f, const shape& result) {
     if (p.groups == 1) return f(v, p.dim);
@@ -269,8 +272,7 @@ class divider {
   static constexpr placement one_group(const placement& p) {
     return divided_along(p.dim, 1, p.unit, p.pieces);
   }
-  /// Applies the op, whose attributes are the resulting extent of dim 0, the unit and its pieces, along
-  /// `dim`.
+  /// Applies `Op` along `dim`; its attributes are the resulting extent of dim 0, the unit and its pieces.
   template <class Op>
   constexpr value along(value v, int dim, index_t extent, const placement& p) {
     attributes order;

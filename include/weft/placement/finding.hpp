@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mistakes of models that ranks are to divide, and where they are.
+// Mistakes of models that ranks are to divide, and their locations.
 #pragma once
 
 #include <weft/graph/graph.hpp>
@@ -10,10 +10,11 @@ namespace weft::graph {
 enum class mistake : std::uint8_t {
   none,
   divided_differently,  // operands are divided along different dims, or into different groups
-  computed_whole,  // a value that every rank computed whole meets a divided one: a layer without division
-  contracted_with_whole,  // a matmul sums over a dim that one operand divides and the other does not
-  lost_in_view,           // the divided dim is no dim of the result of a reshape, slice, flip, pad or concat
-  dim_must_be_whole,      // a native op that says nothing about this dim, or a minimum over it
+  computed_whole,  // a value computed whole on every rank meets a divided one: a layer is not divided
+  contracted_with_whole,  // a matmul sums over a dim that is divided in one operand and not in the other
+  lost_in_view,           // the divided dim is not a dim of the result of a reshape, slice, flip, pad or
+                          // concat
+  dim_must_be_whole,      // a native op that does not declare this dim divisible, or a minimum over it
   result_divided          // the value of the whole expression: the last layer must be divided by rows
 };
 
@@ -21,7 +22,7 @@ enum class mistake : std::uint8_t {
 struct finding {
   mistake kind = mistake::none;
   op_pointer op{};
-  int node = -1;  // of the graph before the pass
+  int node = -1;  // node of the original graph
   placement first{}, second{};
 
   constexpr explicit operator bool() const { return kind != mistake::none; }

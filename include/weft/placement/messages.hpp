@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the ranks of a divided graph exchange, as a list and in bytes.
+// The messages between ranks of a divided graph, as a list and in bytes.
 #pragma once
 
 #include <weft/placement/place.hpp>
@@ -10,7 +10,7 @@ namespace weft::graph {
 struct message {
   op_pointer op{};      // op::all_reduce, op::all_gather or op::reduce_scatter
   int node = -1;        // of the divided graph
-  tensor_spec whole{};  // of the sum, or of the value that is gathered or scattered; extents may be symbols
+  tensor_spec whole{};  // the sum, or the value that is gathered or scattered; extents may be symbols
 };
 
 namespace detail {
@@ -30,7 +30,7 @@ constexpr sequence<message> messages_of(const compute_graph& g) {
 }
 
 /// The bytes that all `ranks` together send for a message of `elements` elements: an all_reduce sends each
-/// element twice to all others but one, gathers and scatters once.
+/// element 2 (ranks - 1) times, gathers and scatters ranks - 1 times.
 constexpr index_t bytes_sent(const message& m, index_t elements, index_t ranks) {
   const index_t times = m.op == &info_of<op::all_reduce> ? 2 : 1;
   return times * (ranks - 1) * elements * size_of(m.whole.type);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Which ops may be applied to the summands of each rank instead of to the sum over ranks.
+// Which ops may be applied to each rank's summand instead of to the sum over ranks.
 //
-// Only what is linear in all of its divided parts. Sum times whole tensor would be, too, but then sums would
-// run through whole norms in backward, and their gradients would have to be summed again.
+// Only ops that are linear in all of their partial operands. A sum times a whole tensor would qualify too,
+// but then partial sums would pass through whole norms in the backward pass, and the norms' gradients would
+// have to be summed again.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
 
 namespace weft::graph::detail {
 
-/// Whether an op of the summands, or maxima, of its partial operands is the summand, or maximum, of its
-/// result: it then need not be settled before. `p`: the placements of the operands, of which at least one is
-/// partial.
+/// Whether the op applied to the summands (or maxima) of its partial operands gives the summand (or maximum)
+/// of its result, so that they need not be reduced before. `p`: the placements of the operands, at least one
+/// of which is partial.
 constexpr bool passes_partial(const compute_graph& g, const node& n, const sequence<placement>& p) {
   int partial = 0;
   bool same_kind = true, numbers = true;

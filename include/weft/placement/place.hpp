@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The pass that divides a graph among ranks.
 //
-// Its result is an ordinary graph of what one rank computes, whose divided extents are symbols for this
-// rank's part (symbol_table::part). So laws, fusion, plans and kernels need to know nothing of ranks, parts
-// that do not fit each other are found by the same checks as other extents, and one program serves every
-// number of ranks. The only new ops are the collectives of placement/collective.hpp.
+// Its result is an ordinary graph, which one rank computes, and whose divided extents are symbols for this
+// rank's part (symbol_table::part). So laws, fusion, plans and kernels do not depend on ranks, mismatched
+// parts are found by the same checks as other extents, and one program serves every number of ranks. The only
+// new ops are the collectives of placement/collective.hpp.
 //
 //   const placed_graph p = place(joint, leaf_placements(joint));
 //   if (p.found) ... else p.graph, messages_of(p.graph)
@@ -15,15 +15,15 @@
 namespace weft::graph {
 
 namespace detail {
-/// Whether a leaf may be an activation [batch, positions, ...]: a variable, or in a graph without gradients,
-/// in which values between programs are no variables, any floating tensor of order 3 that is no parameter. An
-/// image has order 4.
+/// Whether a leaf may be an activation [batch, positions, ...]: a variable; or, in a graph without gradients,
+/// where values between programs are not variables, any floating-point tensor of order 3 that is not a
+/// parameter. An image has order 4.
 constexpr bool is_activation(const compute_graph& g, const node& n) {
   if (n.op != &info_of<op::leaf> || n.result.extents.order < 3) return false;
   if (g.outputs.size() > 1) return n.role == leaf_role::variable;
   return n.result.extents.order == 3 && n.role != leaf_role::parameter && is_floating(n.result.type);
 }
-/// Whether a node looks up tokens [batch, positions]. Square ones may be differences of positions.
+/// Whether a node looks up tokens [batch, positions]. Square index tensors may be differences of positions.
 constexpr bool looks_up_tokens(const compute_graph& g, const node& n) {
   if (n.op != &info_of<op::index_select>) return false;
   const node& index = g[n.operand[1]];
@@ -32,8 +32,8 @@ constexpr bool looks_up_tokens(const compute_graph& g, const node& n) {
 }
 }  // namespace detail
 
-/// The placements of the leaves of `g`, by number: parameters as their types say, activations in the stream
-/// if it is divided, everything else whole. Without the seed of a joint graph.
+/// The placements of the leaves of `g`, by number: parameters as declared by their types, activations in the
+/// stream if it is divided, everything else whole. Excludes the seed of a joint graph.
 constexpr sequence<placement> leaf_placements(const compute_graph& g, const stream_extents& stream = {}) {
   sequence<placement> all(g.leaves - (g.outputs.size() > 1), placement{});
   for (const node& n : g.nodes) {
@@ -46,9 +46,9 @@ constexpr sequence<placement> leaf_placements(const compute_graph& g, const stre
   return all;
 }
 
-/// The extents of the stream in `g`: those of the first activation [batch, positions, ...]; of the result; of
-/// queries, or of tokens, where a program is a whole model. Without gradients activations come last, as data
-/// may look like them.
+/// The extents of the stream in `g`: those of the first activation [batch, positions, ...]; otherwise of the
+/// result; otherwise, if the program is a whole model, of queries or tokens. Without gradients activations
+/// are tried last, because data may look like them.
 constexpr stream_extents stream_of(const compute_graph& g) {
   const auto extents = [&](const shape& s) {
     return stream_extents{g.dims.canonical(s[0]), g.dims.canonical(s[1])};
@@ -69,10 +69,10 @@ constexpr stream_extents stream_of(const compute_graph& g) {
   return activation < size ? extents(g[activation].result.extents) : stream_extents{};
 }
 
-/// `g`, a graph in which all ops are expanded, or such a joint graph of forward and backward, as one rank
-/// computes it. `leaves`: placements by number, without the seed of a joint graph. Gradients get the
-/// placement of their leaf. What the ranks exchange are the sums over them, gathers and scatters at the edges
-/// of the stream, and values that a divided leaf's gradient or a product of the stream asks for.
+/// `g` as one rank computes it; all ops of `g` must be expanded, and it may be a joint graph of forward and
+/// backward pass. `leaves`: placements by number, without the seed of a joint graph. Gradients get the
+/// placement of their leaf. Ranks exchange sums over ranks, gathers and scatters at the edges of the stream,
+/// and values required by a divided leaf's gradient or by a product with the stream.
 constexpr placed_graph place(const compute_graph& g, const sequence<placement>& leaves,
                              const stream_extents& stream = {}) {
   detail::placer p(g, leaves, stream);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Placements of all values of a graph, from those of its leaves.
 //
-// The graph of forward and backward is placed as one: collectives follow from where placements change and are
-// not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the
-// walk starts again there. Whole values beside divided ones are cut: in backward and in the stream always, in
-// forward otherwise only parameters, data and rows of tables, since another value computed whole there is a
-// layer that someone forgot to divide.
+// The joint graph of forward and backward pass is placed as one: collectives are inserted where placements
+// change and are not differentiated. A sum over ranks is reduced (settled) where it is made if anything
+// except a sum reads it, and the walk starts again there. Whole values that meet divided ones are cut: always
+// in the backward pass and in the stream; elsewhere in the forward pass only parameters, data and rows of
+// tables, because any other whole value is the output of a layer that was mistakenly left undivided.
 #pragma once
 
 #include <weft/placement/finding.hpp>
@@ -15,8 +15,9 @@
 
 namespace weft::graph {
 
-/// The extents by which the activations [batch, positions, ...] between the divided layers are known, numbers
-/// or symbols; 0 positions if they are whole. Megatron's sequence parallelism divides them by positions.
+/// The extents, numbers or symbols, that identify activations [batch, positions, ...] between the divided
+/// layers (the stream); 0 positions if activations are whole. Megatron's sequence parallelism divides them by
+/// positions.
 struct stream_extents {
   index_t batch = 0, positions = 0;
 };
@@ -51,10 +52,10 @@ class placer {
 
   symbol_table dims;
   sequence<sequence<placement>> operands;  // by node: the placements in which it reads them
-  sequence<placement> made, where;         // by node: as its op makes it; after sums are settled
+  sequence<placement> made, where;         // by node: as its op makes it; after sums are reduced
   sequence<bool> live;
   finding found{};
-  placement result{};  // of the first output, for the programs that read it
+  placement result{};  // placement of the first output, for the programs that read it
 
   constexpr void run() {
     ask_for_parts();
@@ -109,7 +110,7 @@ class placer {
                ? same(e, stream_.positions)
                : same(p.groups, stream_.batch) && same(e, dims.multiply(stream_.batch, stream_.positions));
   }
-  /// Gathers the operands that are in the stream; others are wrong.
+  /// Gathers the operands that are in the stream; other divided operands are a mistake.
   constexpr placement gathered(int i, sequence<placement>& p, mistake kind) {
     for (int k = 0; k < g_[i].operands; ++k) {
       if (p[k].is_divided() && !in_stream(g_[i].operand[k], p[k])) return wrong(i, kind, p[k]);
@@ -118,7 +119,8 @@ class placer {
     return {};
   }
 
-  /// What the next program reads: the stream as [batch, positions, ...] in parts, in other forms gathered.
+  /// The placement that the next program reads: the stream in parts if it is [batch, positions, ...],
+  /// otherwise gathered.
   constexpr placement placement_of_result() {
     const int id = g_.outputs[0];
     return extents(id).order < 3 && in_stream(id, where[id]) ? placement{} : where[id];
@@ -183,8 +185,8 @@ class placer {
     return {};
   }
 
-  /// The placement like which dim `dim` of `i`, a further result of `of`, is divided: that of an operand that
-  /// has as many indices, as keys have fewer heads than queries.
+  /// The placement that determines how dim `dim` of `i`, a further result of `of`, is divided: that of an
+  /// operand with the same extent, because keys have fewer heads than queries.
   constexpr const placement& like_result(int i, int of, int dim, const shared_dim& d) const {
     for (int o = 0; o < g_[of].operands; ++o)
       if (d.operand[o] >= 0 && same(extents(g_[of].operand[o])[d.operand[o]], extents(i)[dim]))
@@ -199,13 +201,13 @@ class placer {
     return gathered(i, p, mistake::lost_in_view);
   }
 
-  /// Whether a reshape splits positions, which need not divide evenly, as heads must: rows of an image cannot
-  /// be divided instead.
+  /// Whether a reshape splits positions into several dims. Positions need not divide evenly, unlike heads, so
+  /// rows of an image cannot be divided instead.
   constexpr bool splits_positions(int i, const placement& p, const placement& q) {
     const shape &from = extents(g_[i].operand[0]), &to = extents(i);
     if (to.order <= from.order || p.unit != 1 || !in_stream(g_[i].operand[0], p)) return false;
     for (int d = 0; d < from.order; ++d)
-      if (d != p.dim && same(from[d], from[p.dim])) return false;  // it may be channels that are divided
+      if (d != p.dim && same(from[d], from[p.dim])) return false;  // the divided dim may be channels
     return !same(dims.divide(from[p.dim], p.groups), dims.divide(to[q.dim], q.groups));
   }
 
@@ -230,12 +232,12 @@ class placer {
   constexpr placement by_shared_dims(int i, sequence<placement>& p) {
     const node& n = g_[i];
     bool any = wanted_[i].is_divided();
-    for (int k = 0; k < n.operands; ++k)  // the sums of all rows, rather than a summand of a whole table
+    for (int k = 0; k < n.operands; ++k)  // sums of all rows instead of a summand of a whole table
       if (adds_rows_as_wanted(i) && in_stream(n.operand[k], p[k])) p[k] = {};
     for (int k = 0; k < n.operands; ++k) any = any || p[k].is_divided();
     if (!any) return {};
     const sequence<shared_dim> all = shared_dims(g_, i);
-    int from = -1, chosen = -1;  // the operand and index that are divided
+    int from = -1, chosen = -1;  // the first divided operand, and the index along which it is divided
     for (int k = 0; k < n.operands; ++k) {
       if (!p[k].is_divided()) continue;
       int d = 0;
@@ -256,8 +258,8 @@ class placer {
     return cut_others(i, p, all[chosen], p[from], in_stream(n.operand[from], p[from]));
   }
 
-  /// Whether operands `a` and `b` of `i` can be divided as they are. Native ops may have operands of which
-  /// some are shared, as keys are, in as many units as the others.
+  /// Whether operands `a` and `b` of `i` can be divided as they are. Native ops may have operands in shared
+  /// units, as keys are, if their number of units equals that of the others.
   constexpr bool go_together(int i, const sequence<placement>& p, int a, int b) {
     if (p[a].is_shared() == p[b].is_shared()) return true;
     const auto units = [&](int k) { return dims.divide(extents(g_[i].operand[k])[p[k].dim], p[k].unit); };
@@ -265,8 +267,8 @@ class placer {
     return g_[i].op->kind == op::op_kind::native && (x == y || x < 0 || y < 0);
   }
 
-  /// Cuts whole operands along the divided index; returns the placement of the result. `of_stream`: what is
-  /// divided is the stream, beside which whatever has been computed whole is cut.
+  /// Cuts whole operands along the divided index; returns the placement of the result. `of_stream`: whether
+  /// the divided operand is the stream; then all whole operands are cut.
   constexpr placement cut_others(int i, sequence<placement>& p, const shared_dim& d, const placement& to,
                                  bool of_stream = false) {
     const node& n = g_[i];
@@ -275,7 +277,8 @@ class placer {
     if (d.result[0] < 0 && rows_in_groups) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && least) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && to.is_shared() && !is_cotangent(i))
-      return wrong(i, mistake::dim_must_be_whole, to);  // ranks would add the same
+      return wrong(i, mistake::dim_must_be_whole, to);  // ranks with the same elements would add them
+                                                        // repeatedly
     for (int k = 0; k < n.operands; ++k) {
       if (d.operand[k] < 0 || p[k].is_divided()) continue;
       if (i < seed_ && n.op->kind == op::op_kind::contraction && d.result[0] < 0)
@@ -288,13 +291,13 @@ class placer {
     if (d.result[0] < 0) return {tops ? placed::maximum : placed::sum};
     return divided_like(to, d.result[0], to.unit);
   }
-  /// Whether a value is made of parameters and data alone.
+  /// Whether a value is computed from parameters and data only.
   constexpr bool is_given(int i) const {
     const node& n = g_[i];
     if (!n.needs_gradient) return true;
     if (n.op == &info_of<op::leaf>) return n.role == leaf_role::parameter;
     const op::op_kind kind = n.op->kind;
-    const bool rows = n.op == &info_of<op::index_select>;  // as of a table of positions
+    const bool rows = n.op == &info_of<op::index_select>;  // for example of a table of positions
     if (kind != op::op_kind::elementwise && kind != op::op_kind::view && !rows) return false;
     for (int k = 0; k < n.operands; ++k)
       if (!is_given(n.operand[k])) return false;
@@ -303,10 +306,10 @@ class placer {
 
   // ----- values of which several ranks have the same elements
   //
-  // Each of them computes with other queries, so its cotangent of such a value is a summand; so are those of
-  // all that the value was computed from, as a backward pass is linear. Sums over elements of all ranks are
-  // therefore right, and gradients of the parameters are summed over the ranks that have the same
-  // (parallel/data_parallel.hpp).
+  // Each of these ranks computes with different queries, so its cotangent of such a value is a summand, and,
+  // because a backward pass is linear, so are the cotangents of everything that the value was computed from.
+  // Sums over the elements of all ranks are therefore correct, and gradients of parameters are summed over
+  // the ranks that have the same elements (parallel/data_parallel.hpp).
 
   /// Whether the value depends on the cotangent of the result.
   constexpr bool is_cotangent(int i) const {
@@ -315,7 +318,7 @@ class placer {
       if (is_seed(n.operand[k]) || (n.operand[k] > seed_ && is_cotangent(n.operand[k]))) return true;
     return false;
   }
-  /// A gradient in shared parts cannot be made that of a whole parameter.
+  /// A gradient in shared parts cannot be turned into the gradient of a whole parameter.
   constexpr void check_shared_gradients() {
     for (int o = 1; o < g_.outputs.size() && !found; ++o) {
       const int i = g_.outputs[o];
@@ -343,7 +346,7 @@ class placer {
   constexpr bool adds_rows_as_wanted(int i) const {
     return g_[i].op == &info_of<op::index_add> && wanted_[i].is_divided() && wanted_[i].groups == 1;
   }
-  /// Products and sums of rows of whole operands are computed in the parts that an output asks for.
+  /// Products, and sums of rows, of whole operands are computed in the parts that an output requires.
   constexpr placement as_wanted(int i, sequence<placement>& p, const sequence<shared_dim>& all) {
     const node& n = g_[i];
     if (n.op->kind != op::op_kind::contraction && !adds_rows_as_wanted(i)) return {};
@@ -357,8 +360,8 @@ class placer {
   stream_extents stream_;
   sequence<bool> settled_;
   sequence<placement> wanted_;
-  int seed_;               // the nodes before it are those of forward
-  int settle_first_ = -1;  // to be settled before the node at hand can be placed
+  int seed_;               // nodes before it belong to the forward pass
+  int settle_first_ = -1;  // the node whose sum must be reduced before the current node can be placed
 };
 
 }  // namespace detail

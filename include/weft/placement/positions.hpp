@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Where the positions of a sequence are in the values of a program, on ranks that divide positions: which dim
-// counts them, and which op reads those of this rank alone as if they were all.
+// Tracks the positions of a sequence in the values of a program on ranks that divide positions: which dim
+// counts them, and which op reads this rank's positions as if they were all.
 //
-// Attention reads the positions of all ranks. Everything else must compute each position by itself, or add
-// positions up to a value on which the result depends linearly, as a loss does: the mean over ranks of such
-// results is that of all positions. Which operands have positions is known at run time, so the graph is kept
-// for the program in a short form, and followed when the program first sees such operands.
+// Attention reads the positions of all ranks. All other ops must compute each position independently, or sum
+// over positions to a value on which the result depends linearly, as a loss does: the mean of such results
+// over ranks is the result for all positions. Which operands have positions is known only at run time, so a
+// short form of the graph is kept with the program and followed when the program first gets such operands.
 //
-// Beside positions, an operand that is not known to have them is taken for one of the positions of this rank,
-// which its maker has put together, unless it is made of parameters or of coordinates alone: these are the
-// same on every rank, so their first elements are those of the first positions.
+// If an operand not known to have positions is combined with positions, it is assumed to belong to this
+// rank's positions, as put together by the caller, unless it is computed only from parameters or coordinates:
+// these are the same on every rank, so their first elements would belong to the first positions of the
+// sequence.
 //
 //   positions_dims d = position_graph<Source>::of_result(operands);      // throws usage_error
 #pragma once
@@ -30,7 +31,7 @@ enum class position_rule : std::uint8_t {
   source,  // has no operands
   leaf,
   formula,  // of elements
-  linear,   // of elements: a sum or a copy of operands
+  linear,   // element-wise: a sum or a copy of operands
   product,  // of elements
   quotient,
   choice,    // where
@@ -50,11 +51,11 @@ enum class position_rule : std::uint8_t {
   all_ranks  // sum_over_positions
 };
 
-/// A node of a graph, in short.
+/// A node of a graph in short form.
 struct position_node {
   position_rule rule = position_rule::source;
-  bool learns = false;        // has a derivative
-  bool is_parameter = false;  // a leaf that is
+  bool learns = false;        // needs a gradient
+  bool is_parameter = false;  // is a leaf that is a parameter
   const char* name = "";
   const char* divides = nullptr;
   attributes at{};
@@ -72,7 +73,7 @@ struct position_view {
 };
 
 /// Where the result has positions, if leaf l has them at `leaves`[l]. Throws usage_error, naming the op, if
-/// one reads positions as if this rank had all.
+/// an op reads positions as if this rank had all of them.
 positions_dims positions_of_result(const position_view& g, std::span<const positions_dims> leaves);
 
 namespace detail {
@@ -121,7 +122,7 @@ constexpr position_rule position_rule_of(const auto& g, const node& n) {
   }
 }
 
-/// The name by which users know an op.
+/// The name of an op as users know it.
 constexpr const char* name_for_users(const node& n) {
   if (n.op == &info_of<op::reduce_sum>) return "sum or mean";
   if (n.op == &info_of<op::reduce_max>) return "amax or softmax";
@@ -131,7 +132,7 @@ constexpr const char* name_for_users(const node& n) {
   return n.op->name;
 }
 
-/// The nodes of a graph that a result reads, in short, as a constant.
+/// The nodes of a graph that a result reads, in short form, as a constant.
 template <class Frozen>
 class position_table {
   static constexpr auto& frozen_ = Frozen::frozen;

@@ -12,7 +12,7 @@ namespace weft::graph {
 /// One line per collective: "all_reduce f32 [2, 6, 24]".
 std::string to_text(const sequence<message>& messages);
 
-/// One line per node that an output needs, as of other graphs, with its placement; or the mistake.
+/// One line per node that an output needs, as for other graphs, with its placement; or the mistake.
 std::string to_text(const placed_graph& p);
 
 /// The graph in the language of Graphviz: values with their placements, collectives as filled ovals.

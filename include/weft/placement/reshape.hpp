@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a divided dim goes in a reshape, slice or pad of that dim.
+// Where a divided dim ends up in a reshape, slice or pad of that dim.
 #pragma once
 
 #include <weft/shape/laws.hpp>
@@ -20,7 +20,7 @@ struct proper_dims {
   }
 };
 
-/// `a` / `b` if the extents are known to divide exactly, else 0.
+/// `a` / `b` if the extents are known to divide exactly, otherwise 0.
 constexpr index_t exact_quotient(symbol_table& dims, index_t a, index_t b) {
   if (dims.canonical(a) == dims.canonical(b)) return 1;
   if (b == 1) return a;
@@ -38,8 +38,9 @@ class reshaped_placement {
   constexpr reshaped_placement(symbol_table& dims, const shape& from, const shape& to)
       : dims_(dims), from_(from), to_(to) {}
 
-  /// Sets `q` to where `p` goes; false if no dim of the result is divided alike. A unit that is smaller than
-  /// what the result does not divide becomes a condition on the number of ranks, checked at run time.
+  /// Sets `q` to the placement that `p` becomes; false if no dim of the result is divided in the same way. A
+  /// unit smaller than the extent that stays undivided in the result becomes a condition on the number of
+  /// ranks, checked at run time.
   constexpr bool follow(const placement& p, placement& q) {
     if (!find_block(p.dim)) return false;
     int s = i_;
@@ -58,9 +59,9 @@ class reshaped_placement {
     }
     return false;
   }
-  /// Whether the dim that follow() has found holds whole units; else parts of them are in other dims.
+  /// Whether the dim that follow() has found holds whole units; otherwise parts of units are in other dims.
   constexpr bool holds_units() const { return holds_units_; }
-  /// The dims of the result among which the elements of dim `dim` are, as bits.
+  /// The dims of the result, as bits, over which the elements of dim `dim` are distributed.
   constexpr unsigned beside(int dim) {
     unsigned found = 0;
     if (!find_block(dim)) return found;
@@ -81,7 +82,8 @@ class reshaped_placement {
     }
     return false;
   }
-  /// What is left on both sides has as many elements, also where that does not follow from the symbols.
+  /// The remaining dims on both sides have equally many elements, even if that does not follow from the
+  /// symbols.
   constexpr void find_end(const shape& f, const shape& t) {
     for (int both = 2; both <= f.order - i_ + t.order - j_; ++both)
       for (a_ = i_ + 1; a_ < i_ + both && a_ <= f.order; ++a_) {
@@ -91,7 +93,7 @@ class reshaped_placement {
     a_ = f.order;
     b_ = t.order;
   }
-  /// Leaves out of the ranges what has the same elements at their ends, after `dim`.
+  /// Removes dims with the same elements from the ends of the ranges, after `dim`.
   constexpr void remove_equal_end(int dim) {
     for (int a = i_ + 1; a < a_; ++a)
       for (int b = j_ + 1; b < b_ && from_.dim[a - 1] >= dim; ++b)
@@ -100,7 +102,7 @@ class reshaped_placement {
           b_ = b;
         }
   }
-  /// False if units that have pieces or are shared are known to be no whole numbers of indices or pieces.
+  /// False if units that have pieces or are shared are known not to be whole numbers of indices or pieces.
   constexpr bool set(int u, index_t groups, index_t unit, placement& q) {
     const index_t inner = product(dims_, to_.extents, u + 1, b_);
     index_t units = exact_quotient(dims_, unit, inner);
@@ -120,7 +122,7 @@ class reshaped_placement {
   bool holds_units_ = false;
 };
 
-/// How many `parts` the extent `x` is; -1 if it is no small multiple.
+/// The extent `x` as a multiple of `part`; -1 if it is not a small multiple.
 constexpr index_t multiple_of(symbol_table& dims, index_t x, index_t part) {
   constexpr index_t most = 64;
   if (x == 0) return 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Which dims of the operands and results of a node are one index of its formula. If ranks divide such an
-// index, each computes the op on its parts; an index that no result has is summed, so that each rank has a
-// summand.
+// Which dims of a node's operands and results are the same index of its formula. If ranks divide such an
+// index, each rank computes the op on its parts; an index that no result has is summed, so that each rank has
+// a summand.
 //
-// Of native ops and products, `divides` states the indices as in einsum: a letter is an index, '.' a dim that
-// must be whole, a capital any number of dims. "A!" are dims of which number v0 must be whole, "A-" are those
-// without number v0. Several operands and results are separated by blanks:
+// For native ops and products, `divides` states the indices as in einsum: a letter is an index, '.' a dim
+// that must be whole, a capital any number of dims. "A!" stands for dims of which dim number v0 must be
+// whole, "A-" for the dims without dim number v0. Operands and results are separated by blanks:
 //
 //   "Bmk Bkn -> Bmn"      // matmul: k is summed
 //   "vR I -> IR"          // rows of a table by index
@@ -15,7 +15,7 @@
 
 namespace weft::graph {
 
-/// An index of the formula of a node: the dim of each operand and result that it counts, -1 for none.
+/// An index of the formula of a node: the dim of each operand and result that has it, -1 for none.
 struct shared_dim {
   int operand[max_operands];
   int result[max_results];
@@ -28,7 +28,7 @@ struct shared_dim {
 
 namespace detail {
 
-/// Reads `divides` for operands of these numbers of dims and the attributes `at`.
+/// Reads `divides` for operands with these numbers of dims and for the attributes `at`.
 class divides_reader {
  public:
   constexpr divides_reader(const char* divides, const attributes& at, const sequence<int>& orders)
@@ -63,7 +63,7 @@ class divides_reader {
       if (letters_[i].name == name) return i;
     return -1;
   }
-  /// The number of dims of the group whose first use this is: those that the rest of the tensor leaves.
+  /// The number of dims of a group at its first use: the dims that the rest of the tensor leaves.
   constexpr int rest_of(const char* text, const char* end, int tensor) const {
     int others = 0;
     for (const char* c = text; c < end; ++c)
@@ -118,8 +118,8 @@ constexpr sequence<shared_dim> aligned_dims(const compute_graph& g, const node& 
 
 }  // namespace detail
 
-/// The indices of the formula of node `i`. Those that this does not hold, and that are no dims of the result,
-/// need a rule of their own: the merged dims of a reshape, the dim of a slice, pad or concat.
+/// The indices of the formula of node `i`. Dims that are missing here and are not dims of the result need a
+/// rule of their own: the merged dims of a reshape, the dim of a slice, pad or concat.
 constexpr sequence<shared_dim> shared_dims(const compute_graph& g, int i) {
   const node& n = g[i];
   if (n.op->divides) {

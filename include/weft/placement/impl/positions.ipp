@@ -14,16 +14,18 @@ namespace detail {
 
 /// Where a value has positions.
 struct position_place {
-  placement p;             // a sum of this rank's, divided along one of `dims`, or whole if it has none
-  unsigned dims = 0;       // those that may count them, as bits
-  bool is_folded = false;  // summed over others that do, so that only a sum over the rest may read it
+  placement p;             // a sum over this rank's positions, divided along one of `dims`, or whole without
+                           // positions
+  unsigned dims = 0;       // the dims that may count positions, as bits
+  bool is_folded = false;  // summed over some of the dims that count positions, so that only a sum over the
+                           // rest may read it
 
   static constexpr index_t unknown_groups = 0;
 
   bool is_sum() const { return p.kind == placed::sum; }
   explicit operator bool() const { return dims != 0; }
   bool has(int dim) const { return dims >> dim & 1; }
-  /// Whether `p` says how its only dim counts positions.
+  /// Whether `p` states how its only dim counts positions.
   bool is_exact() const { return p.groups != unknown_groups; }
 
   static position_place at(const placement& p) { return {p, 1u << p.dim}; }
@@ -64,7 +66,7 @@ class position_walk {
   }
 
  private:
-  /// Unifies symbol `i` with an earlier one that is the same formula of extents that have been unified.
+  /// Unifies symbol `i` with an earlier one that is the same formula of unified extents.
   void unify_formula(int i) {
     const index_t e = -2 - i;
     const symbol s = dims_.symbols[i] = dims_.formula(e);
@@ -109,8 +111,8 @@ class position_walk {
     return {{placed::sum}, 0};
   }
 
-  /// The dims along which a value that has no positions is the same on every rank and not the same for each
-  /// index, as bits: those of parameters, of coordinates and of what is computed from them.
+  /// The dims, as bits, along which a value without positions is the same on every rank but varies with the
+  /// index: dims of parameters, of coordinates and of values computed from them.
   unsigned counted_dims(int i) {
     using enum position_rule;
     const position_node& n = at(i);
@@ -155,7 +157,7 @@ class position_walk {
     using enum position_rule;
     const position_node& n = at(i);
     if (n.rule == leaf) return placed_leaf(leaf_positions(n));
-    int of_sum = -1, divided = -1;  // the first operands that are
+    int of_sum = -1, divided = -1;  // the first operands that are a sum, and that have positions
     for (int k = n.operands; k-- > 0;) {
       if (is_sum(n, k)) of_sum = k;
       if (operand(n, k)) divided = k;
@@ -176,15 +178,15 @@ class position_walk {
                : position_place::among(dims);
   }
 
-  /// Of a node that reads a sum over this rank's positions.
+  /// The place of a node that reads a sum over this rank's positions.
   position_place with_sum(int i, const position_node& n, int k, int divided) {
     using enum position_rule;
     if (n.rule == all_ranks) return {};
     if (divided >= 0 || (n.learns && !passes_sum(n))) refuse_sum(n, k);
     return sum_like(i, k);
   }
-  /// Whether the result is linear in the sums among its operands. A mean over what counts is a quotient of
-  /// two, of which the second has no derivative.
+  /// Whether the result is linear in the sums among its operands. A mean over the elements that count is a
+  /// quotient of two sums, where the divisor has no derivative.
   bool passes_sum(const position_node& n) const {
     using enum position_rule;
     int sums = 0;
@@ -203,7 +205,7 @@ class position_walk {
     }
   }
 
-  /// Of a node that reads positions and no sum over them.
+  /// The place of a node that reads positions and no sum over them.
   position_place with_positions(int i, const position_node& n, int k) {
     using enum position_rule;
     const position_place& p = operand(n, k);
@@ -240,7 +242,7 @@ class position_walk {
       default: return by_indices(i, n);
     }
   }
-  /// The positions that both have, in whichever of `dims` these are.
+  /// The positions of both `found` and `p`, which are in one of `dims`.
   static position_place both(const position_node& n, const position_place& found, const position_place& p,
                              unsigned dims) {
     if (!found) return p.moved(dims);
@@ -250,7 +252,7 @@ class position_walk {
   int more_dims(const position_node& n, int k) const {
     return n.extents.order - at(n.operand[k]).extents.order;
   }
-  /// Elements beside each other, aligned at the right.
+  /// Element-wise ops, whose operands are aligned at the right.
   position_place aligned(const position_node& n) const {
     position_place found;
     for (int k = 0; k < n.operands; ++k)
@@ -259,14 +261,14 @@ class position_walk {
       if (!operand(n, k) && (counted_[n.operand[k]] << more_dims(n, k) & found.dims)) refuse_counted(n, k);
     return found;
   }
-  /// Rows of a table that every rank has, at positions; or columns that are positions.
+  /// Rows, at positions, of a table that every rank has; or rows of a table whose columns are positions.
   position_place looked_up(const position_node& n) const {
     const position_place &table = operand(n, 0), &index = operand(n, 1);
     if (!table || (index && counts_own_rows(n.operand[1]))) return index;
     if (index || table.has(0)) refuse_reading(n);
     return table.moved(table.dims >> 1 << at(n.operand[1]).extents.order);
   }
-  /// Whether a value is made of numbers of rows that this rank has, as those of rows sent to experts.
+  /// Whether a value consists of indices of this rank's rows, such as those of rows sent to experts.
   bool counts_own_rows(int i) const {
     while (at(i).operands == 1) i = at(i).operand[0];
     return at(i).rule == position_rule::leaf && leaf_positions(at(i)) & own_rows;
@@ -279,7 +281,7 @@ class position_walk {
     origin_[i] = p.is_folded ? origin_[n.operand[0]] : i;
     return dims ? position_place{position_place::among(p.dims & ~dims).p, p.dims & ~dims, true} : p;
   }
-  /// In a dim that holds all positions; else in any of those that are made of theirs.
+  /// Places positions in a dim that holds all of them, otherwise in any of the dims made from theirs.
   position_place reshaped(int i, const position_node& n, const position_place& p) {
     origin_[i] = origin_[n.operand[0]];
     reshaped_placement to(dims_, at(n.operand[0]).extents, n.extents);
@@ -293,7 +295,7 @@ class position_walk {
     return found;
   }
   position_place attended(const position_node& n) const {
-    for (int k = 0; k < 3; ++k) {  // another number of positions than this rank has is refused when it runs
+    for (int k = 0; k < 3; ++k) {  // a number of positions other than this rank's is refused at run time
       if (operand(n, k) && !operand(n, k).has(1)) refuse_reading(n);
       if (!operand(n, k) && counted_[n.operand[k]] >> 1 & 1) refuse_counted(n, k);
     }
@@ -316,7 +318,7 @@ class position_walk {
   /// Products and native ops.
   position_place by_indices(int i, const position_node& n) {
     const sequence<shared_dim> all = indices_of(n);
-    position_place found;  // its dims are numbers of indices
+    position_place found;  // its dims are indices into `all`
     for (int k = 0; k < n.operands; ++k) {
       const position_place& p = operand(n, k);
       unsigned indices = 0;
@@ -333,7 +335,8 @@ class position_walk {
     for (int d = 0; d < all.size(); ++d)
       for (int k = 0; k < n.operands; ++k) {
         if (!found.has(d) || all[d].operand[k] < 0 || operand(n, k)) continue;
-        if (summed && at(n.operand[k]).learns) refuse_reading(n);  // weights of other positions, too
+        if (summed && at(n.operand[k]).learns) refuse_reading(n);  // for example weights, which belong to
+                                                                   // other positions too
         if (counted_[n.operand[k]] >> all[d].operand[k] & 1) refuse_counted(n, k);
       }
     if (to) return found.moved(to);
@@ -345,7 +348,7 @@ class position_walk {
   symbol_table dims_;
   sequence<position_place> where_;  // by node
   sequence<unsigned> counted_;      // by node: counted_dims
-  sequence<int> origin_;            // of sums: the node that has added up positions, -1 for operands
+  sequence<int> origin_;            // of sums: the node that has summed over positions, -1 for operands
 };
 
 }  // namespace detail
