@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reading a box of a tensor from a file that holds another box of it: no more of the file than is needed,
-// through a buffer of 1 MiB.
+// Reading a box of a tensor from a file that holds another box of it: reads only the part of the file that is
+// needed, through a buffer of 1 MiB.
 //
 //   read_shared({file, at, whole_box(extents), {}, "h.0.weight"}, own_rows, *local);
 #pragma once
@@ -17,21 +17,22 @@
 
 namespace weft::io {
 
-/// The size in bytes of the blocks of which each has a checksum; the last one of a tensor may be shorter.
+/// The size in bytes of the blocks, each of which has a checksum; the last block of a tensor may be shorter.
 inline constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
-/// XXH64 of each block of `bytes`; at least one.
+/// XXH64 of each block of `bytes`; at least one number.
 std::vector<std::uint64_t> block_sums(std::string_view bytes);
 
 /// A box of a tensor in a file, row-major.
 struct box_in_file {
   const input_file& file;
-  std::uint64_t at = 0;  // of its first element
+  std::uint64_t at = 0;  // offset of its first element
   box where{};
-  /// Of its blocks; a single one may be of all bytes together. Empty: nothing is checked.
+  /// Checksums of its blocks; a single one may cover all bytes together. Empty: nothing is checked.
   std::vector<std::uint64_t> sums{};
-  std::string name{};           // of the tensor, for errors
-  std::optional<dtype> type{};  // of its elements, if not that of the tensor in memory; both are floating
+  std::string name{};           // name of the tensor, for errors
+  std::optional<dtype> type{};  // dtype of its elements, if it differs from that of the tensor in memory;
+                                // both are floating-point
 };
 
 namespace detail {
@@ -42,8 +43,8 @@ class file_window {
   /// Bytes from `needed_end` on are not read unless a checksum includes them.
   file_window(const box_in_file& from, std::uint64_t bytes, std::uint64_t needed_end);
 
-  /// The bytes from `begin` on, as many as are in memory after at most one read; at most `most`. Throws
-  /// io_error if their checksum is wrong.
+  /// The bytes from `begin` on, as many as are in memory after at most one read, and at most `most`. Throws
+  /// io_error if a checksum is wrong.
   std::string_view from(std::uint64_t begin, std::uint64_t most);
 
  private:
@@ -55,7 +56,8 @@ class file_window {
   std::string window_;
 };
 
-/// Copies bytes to a tensor in ascending order; a device that the host cannot access gets them together.
+/// Copies bytes to a tensor in ascending order; for a device that the host cannot access, in one copy at the
+/// end.
 class tensor_writer {
  public:
   tensor_writer(tensor_state& to, const box_in_file& from) : to_(to), from_(from) {}
@@ -79,10 +81,10 @@ class tensor_writer {
 
 }  // namespace detail
 
-/// Sets the elements of `to`, in which the box `wanted` of a tensor is, to those that are also in `from`.
-/// Throws io_error, naming file and tensor, if a checksum is wrong or a bool other than 0 and 1; elements
-/// before it have been set then. Reads at most 1 MiB at a time, or the whole of `from` if one checksum covers
-/// more, and allocates as much; twice as much for elements that are converted.
+/// Sets the elements of `to`, which contains the box `wanted` of a tensor, to those elements of the box that
+/// are in `from`. Throws io_error, naming file and tensor, if a checksum is wrong or a bool is neither 0 nor
+/// 1; elements before the fault have then been set. Reads at most 1 MiB at a time, or the whole of `from` if
+/// one checksum covers more, and allocates as much, or twice as much if elements are converted.
 void read_shared(const box_in_file& from, const stored_box& wanted, tensor_state& to);
 
 }  // namespace weft::io

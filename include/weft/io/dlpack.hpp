@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// DLPack: tensors of other libraries in the same process, by C structs that PyTorch, NumPy, JAX and others
-// make and read.
+// DLPack: exchange of tensors with other libraries in the same process, through C structs that PyTorch,
+// NumPy, JAX and others produce and consume.
 //
 //   at::Tensor y = at::fromDLPack(reinterpret_cast<DLManagedTensor*>(io::to_dlpack(x)));   // LibTorch
 //   auto z = io::from_dlpack<float, extents<dyn, 3>>(
 //       reinterpret_cast<io::dlpack_tensor*>(at::toDLPack(y)));
 //
-// The structs have the layout of dlpack.h, of DLManagedTensor and, from version 1.0,
-// DLManagedTensorVersioned.
+// The structs have the layouts of DLManagedTensor and, from version 1.0, DLManagedTensorVersioned in
+// dlpack.h.
 #pragma once
 
 #include <concepts>
@@ -36,7 +36,7 @@ struct dlpack_array {
   std::int64_t *extents = nullptr, *strides = nullptr;
   std::uint64_t byte_offset = 0;
 };
-/// DLManagedTensor. Who has read the elements calls deleter(this), once.
+/// DLManagedTensor. The consumer calls deleter(this) once, when it no longer needs the elements.
 struct dlpack_tensor {
   dlpack_array array{};
   void* context = nullptr;
@@ -58,26 +58,26 @@ concept dlpack_managed = std::same_as<T, dlpack_tensor> || std::same_as<T, dlpac
 namespace detail {
 dlpack_dtype dlpack_dtype_of(dtype t);
 
-/// A tensor that others read, and what describes it.
+/// A tensor read by another library, and its description.
 template <dlpack_managed Managed>
 struct dlpack_export {
   Managed managed{};
   std::shared_ptr<tensor_state> of;
   std::int64_t extents[max_order], strides[max_order];
 };
-/// Sets all but the elements.
+/// Sets everything except the data pointer.
 void describe(const tensor_state& t, dlpack_array& array, std::int64_t* extents, std::int64_t* strides);
 
-/// Throws value_error for a version of the structs that is not known.
+/// Throws value_error for an unknown version of the structs.
 [[gnu::cold]] void check_version(std::uint32_t major);
 /// A copy of an array of dtype `type` on `where`.
 std::shared_ptr<tensor_state> copy_of(const dlpack_array& array, dtype type, const device& where);
 }  // namespace detail
 
-/// The elements of `t` for another library, without a copy: they stay until it calls the deleter. Counts as a
-/// change of `t` in place, as whoever reads them may also write; complete writing before the next expression
-/// of `t`. Throws device_error if the elements are not on the host, value_error if they are sharded or not
-/// there.
+/// The elements of `t` for another library, without a copy; they stay alive until it calls the deleter.
+/// Counts as an in-place change of `t`, because the library may also write; it must complete writes before
+/// the next expression of `t`. Throws device_error if the elements are not on the host, value_error if they
+/// are sharded or do not exist.
 template <dlpack_managed Managed = dlpack_tensor, element T, class E, bool G>
 Managed* to_dlpack(tensor<T, E, G> t) {
   auto all = std::make_unique<detail::dlpack_export<Managed>>();
@@ -89,10 +89,10 @@ Managed* to_dlpack(tensor<T, E, G> t) {
   return &all.release()->managed;
 }
 
-/// A copy on `where` of the tensor of another library, in any order of its elements; calls its deleter.
-/// Throws value_error, and does not call it, for another element type than T, more than 6 dims, a device that
-/// is not the CPU, a bool other than 0 and 1, or a version that is not 1; shape_error if `Extents` cannot be
-/// its shape.
+/// A copy on `where` of another library's tensor, with any strides; calls its deleter. Throws, without
+/// calling the deleter, value_error for an element type other than T, more than 6 dims, a device other than
+/// the CPU, a bool other than 0 and 1, or a version other than 1; shape_error if its shape does not match
+/// `Extents`.
 template <element T, class Extents, dlpack_managed Managed>
 tensor<T, Extents> from_dlpack(Managed* from, const device& where = default_device()) {
   if constexpr (std::same_as<Managed, dlpack_versioned_tensor>) detail::check_version(from->major);

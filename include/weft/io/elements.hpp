@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Elements of files in another order than row-major and little-endian.
+// Elements of files that are not row-major or not little-endian.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace weft::io {
 
-/// Where the elements of an array are, counted in elements: that at indices i is at the sum of i[d] * of[d].
+/// Strides of an array, counted in elements: the element at indices i is at the sum of i[d] * of[d].
 struct element_strides {
   index_t of[max_order]{};
 };
 
 /// Strides of elements in row-major order, the last index fastest; zeros if there are no elements.
 element_strides row_major(const shape& extents);
-/// Strides of elements in Fortran's order, the first index fastest; zeros if there are no elements.
+/// Strides of elements in Fortran order, the first index fastest; zeros if there are no elements.
 element_strides column_major(const shape& extents);
 
 /// Whether elements with these strides are in row-major order without gaps.

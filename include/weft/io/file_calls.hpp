@@ -33,13 +33,13 @@ class file_calls {
     const blocked_signals blocked{SIGPIPE, SIGXFSZ};
     return ::write(file, from, bytes);
   }
-  /// Returns when everything written is on the disk.
+  /// Returns when everything that was written is on the disk.
   virtual int sync(int file) { return ::fsync(file); }
   virtual int close(int file) { return ::close(file); }
 
   virtual int make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
-  /// Returns when the directory entries of a folder are on the disk. File systems without this call for
-  /// folders are assumed to need none.
+  /// Returns when the directory entries of a folder are on the disk. File systems that do not support this
+  /// call for folders are assumed not to need it.
   virtual int sync_folder(const std::string& path) {
     const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return -1;

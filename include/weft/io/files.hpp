@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Reading of regular files, and writing that leaves a file complete or absent, whatever fails.
+// Reading of regular files, and writing that leaves a file complete or absent after any failure.
 //
 //   const io::input_file in("model.safetensors");    // io_error: is a FIFO, not a file
 //   io::replace_file(io::system_calls(), "latest", {text});
@@ -23,11 +23,11 @@ namespace weft::io {
 /// Throws io_error for the call that has just failed, with the text of errno.
 [[noreturn]] void fail_at(const std::string& path, const char* what);
 
-/// What a mode denotes, such as "a folder", if it is not a regular file; null for a regular file.
+/// The kind of file that a mode denotes, such as "a folder"; null for a regular file.
 const char* kind_other_than_file(mode_t mode);
 
 /// A file opened for reading. Throws io_error unless `path` is a regular file: opening a FIFO does not block,
-/// devices are not read.
+/// and devices are not read.
 class input_file {
  public:
   explicit input_file(std::string path);
@@ -36,7 +36,7 @@ class input_file {
   /// Size in bytes when it was opened.
   std::uint64_t size() const { return size_; }
 
-  /// Reads `bytes` bytes from offset `at`. Throws io_error if the file ends before.
+  /// Reads `bytes` bytes from offset `at`. Throws io_error if the file ends before that.
   void read(std::uint64_t at, char* to, std::size_t bytes) const;
   /// The whole content. Throws io_error if the file is larger than `most` bytes.
   std::string text(std::uint64_t most = std::uint64_t{1} << 40) const;
@@ -50,13 +50,13 @@ class input_file {
 /// Parts of a file, in order.
 using file_parts = std::vector<std::string_view>;
 
-/// Whether `path` names the open file, and not by a symbolic link.
+/// Whether `path` names the open file, other than through a symbolic link.
 bool is_at(const std::string& path, int file);
 
 /// The folder of `path`: everything before the last slash, "." without a slash.
 std::string parent_of(const std::string& path);
 
-/// A new file, written piece by piece. It is removed again unless `finish` was reached.
+/// A new file, written piece by piece. It is removed unless `finish` was reached.
 class new_file {
  public:
   /// Throws io_error if the name exists.
@@ -75,11 +75,11 @@ class new_file {
   int number() const { return file_; }
 
   void append(std::string_view part);
-  /// The permissions that it has from then on.
+  /// Sets its permissions.
   void set_mode(mode_t mode);
-  /// What was appended is on the disk when this returns.
+  /// Everything appended is on the disk when this returns.
   void sync();
-  /// The content is on the disk when this returns; the name is after the folder is synced.
+  /// The content is on the disk when this returns; the name is only once the folder is synced.
   void finish();
 
  private:
@@ -89,7 +89,8 @@ class new_file {
   bool finished_ = false;
 };
 
-/// The right to a path, however it is spelled: while a thread has it, others of the process wait for it.
+/// The exclusive right to a path, however it is spelled: while a thread has it, other threads of the process
+/// wait for it.
 class path_claim {
  public:
   explicit path_claim(const std::string& path);
@@ -101,8 +102,8 @@ class path_claim {
   std::string path_;
 };
 
-/// Writes a new file, whose content is on the disk when this returns; its name is after the folder is synced.
-/// Throws io_error, with the file removed, if writing fails or the name exists.
+/// Writes a new file, whose content is on the disk when this returns; its name is only once the folder is
+/// synced. Throws io_error, with the file removed, if writing fails or the name exists.
 void write_new_file(file_calls& calls, const std::string& path, const file_parts& parts);
 
 /// Returns when the directory entries of a folder are on the disk; throws io_error on failure.
@@ -111,18 +112,19 @@ inline void sync_folder(file_calls& calls, const std::string& path) {
 }
 
 /// Replaces a file atomically: at any moment, even after a power failure, `path` has the whole old or the
-/// whole new content. It keeps its permissions. Threads that replace the same file do so one after the other;
-/// a process that tries to while another does gets an io_error. The temporary file is `path`.partial, locked
-/// by flock; it is removed unless `finish` is reached. One that a killed process left is replaced. On file
-/// systems without locks, `finish` throws if another process has replaced the temporary file.
+/// whole new content. The file keeps its permissions. Threads that replace the same file do so one after the
+/// other; a process that tries while another process does gets an io_error. The temporary file is
+/// `path`.partial, locked by flock; it is removed unless `finish` is reached. A temporary file left by a
+/// killed process is replaced. On file systems without locks, `finish` throws if another process has replaced
+/// the temporary file.
 class replacement_file {
  public:
-  /// Throws io_error if `path` is not a regular file, another process replaces it, or the temporary file
+  /// Throws io_error if `path` is not a regular file, another process is replacing it, or the temporary file
   /// cannot be written.
   replacement_file(file_calls& calls, std::string path);
 
   void append(std::string_view part) { file_.append(part); }
-  /// What was appended is on the disk when this returns, still beside the old content.
+  /// Everything appended is on the disk when this returns; `path` still has the old content.
   void sync() { file_.sync(); }
   void finish();
 
@@ -130,7 +132,7 @@ class replacement_file {
   static std::string partial_of(const std::string& path) { return path + ".partial"; }
   /// Creates the temporary file, empty and locked, and returns its descriptor.
   static int created(file_calls& calls, const std::string& path);
-  /// Removes what has the name of the temporary file, unless it is locked.
+  /// Removes an existing file with the name of the temporary file, unless it is locked.
   static void remove_stale(file_calls& calls, const std::string& path);
   /// Locks a temporary file; throws io_error if another process has locked it.
   static void lock(const std::string& path, int file);
@@ -151,7 +153,7 @@ void make_folders(file_calls& calls, const std::string& path);
 /// The names in a folder in ascending order, without "." and "..". Throws io_error if it cannot be listed.
 std::vector<std::string> names_in(const std::string& folder);
 
-/// Deletes a file, or a folder and everything in it, without following links; no error if there is none.
+/// Deletes a file, or a folder and everything in it, without following links; no error if it does not exist.
 void remove_tree(file_calls& calls, const std::string& path);
 
 }  // namespace weft::io

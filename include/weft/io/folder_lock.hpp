@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A lock on a folder for one process at a time. The operating system releases it when the process ends,
-// however it ends.
+// A lock on a folder for one process at a time. The operating system releases it when the process ends, in
+// whatever way.
 //
 //   const io::folder_lock mine("runs/a", std::chrono::seconds(3));   // io_error: is in use by process 4711
 #pragma once

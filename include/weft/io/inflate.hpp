@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Decompression of DEFLATE (RFC 1951), which zip files are compressed by.
+// Decompression of DEFLATE (RFC 1951), the compression of zip files.
 //
-// Input is untrusted: memory beyond the output is 8 KiB, and output of another size than announced is an
-// error.
+// Input is untrusted: it takes 8 KiB of memory beyond the output, and throws if the output's size is not the
+// announced one.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace weft::io {
 
-/// No stream gives more than this many bytes for each of its own.
+/// No stream gives more than this many bytes per byte of input.
 inline constexpr std::uint64_t most_inflation = 1032;
 
 namespace detail {
@@ -22,8 +22,8 @@ namespace detail {
 /// A prefix code: shorter bit sequences for more frequent symbols (RFC 1951, 3.2.2).
 class prefix_code {
  public:
-  /// The code in which symbol `s` takes lengths[s] bits, none if 0. False if there is no such code, or bit
-  /// sequences are left over and it has more than one symbol.
+  /// Sets the code in which symbol `s` takes lengths[s] bits; symbols with length 0 are not used. False if
+  /// there is no such code, or if bit sequences are left over and it has more than one symbol.
   bool assign(const std::uint8_t* lengths, unsigned symbols);
 
   /// The symbol at the beginning of the 15 `bits`, the first one lowest, and its length; length 0 for none.
@@ -57,7 +57,7 @@ class inflater {
     refuse<io_error>({"weft: ", what_, ": DEFLATE at byte ", at_, ": ", why});
   }
 
-  /// Makes `bits_` hold 15 bits or more, beyond the end zeros.
+  /// Makes `bits_` hold 15 bits or more, with zeros beyond the end.
   void refill() {
     while (count_ <= 56 && at_ < from_.size()) {
       bits_ |= static_cast<std::uint64_t>(static_cast<unsigned char>(from_[at_++])) << count_;
@@ -101,8 +101,8 @@ class inflater {
 
 }  // namespace detail
 
-/// Decompresses `from` to the `size` bytes at `to`. Throws io_error, with `what` as its name, if it is not
-/// valid, gives more or fewer bytes, or has bytes after its end.
+/// Decompresses `from` to the `size` bytes at `to`. Throws io_error, with `what` as its name, if `from` is
+/// not valid, gives more or fewer bytes, or has bytes after its end.
 inline void inflate(std::string_view from, char* to, std::size_t size, const std::string& what) {
   detail::inflater(from, to, size, what).run();
 }

@@ -27,17 +27,17 @@ class json;
 class json_value {
  public:
   json_kind kind() const;
-  /// The decoded string; of a number or literal the source text.
+  /// The decoded string; for a number or literal, the source text.
   std::string_view text() const;
   /// Number of elements of an array or members of an object; 0 for other values.
   std::size_t size() const;
-  /// The number if it is an integer that fits into 64 bits, written without fraction and exponent.
+  /// The number if it is an integer that fits into 64 bits, written without fraction or exponent.
   std::optional<std::int64_t> integer() const {
     if (kind() != json_kind::number) return {};
     return weft::detail::parse_number<std::int64_t>(text());
   }
-  /// The member `key` of an object; none if there is no such member or this is not an object. Linear in the
-  /// members.
+  /// The member `key` of an object; nullopt if there is no such member or this is not an object. Linear in
+  /// the number of members.
   std::optional<json_value> find(std::string_view key) const {
     std::optional<json_value> found;
     for_each_member([&](std::string_view k, const json_value& v) {
@@ -45,10 +45,10 @@ class json_value {
     });
     return found;
   }
-  /// Calls f(value) for the elements of an array; nothing for other values.
+  /// Calls f(value) for the elements of an array; does nothing for other values.
   template <class F>
   void for_each_item(F f) const;
-  /// Calls f(key, value) for the members of an object in source order; nothing for other values.
+  /// Calls f(key, value) for the members of an object in source order; does nothing for other values.
   template <class F>
   void for_each_member(F f) const;
 

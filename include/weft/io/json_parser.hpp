@@ -35,7 +35,7 @@ std::size_t utf8_sequence(std::string_view text);
 /// Whether all of `text` is UTF-8.
 bool is_utf8(std::string_view text);
 
-/// Converts a text to tokens. Strings are decoded in place, which makes none longer.
+/// Converts a text to tokens. Strings are decoded in place; decoding never makes a string longer.
 class json_parser {
  public:
   json_parser(std::string& text, const std::string& what) : text_(text), what_(what) {}

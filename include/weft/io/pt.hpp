@@ -4,8 +4,8 @@
 //   const io::stored_tensors file = io::read_pt("checkpoint.pt");   // torch.save({"model": ..., "epoch": 3},
 //   ...) file.tensors.at("model.hidden.weight"), file.metadata.at("epoch") == "3"
 //
-// A file is a zip archive: a pickle describes tensors, and members have their elements. The pickle is not
-// executed (torch_pickle.hpp), and what it says about elements is checked against the archive.
+// A file is a zip archive: a pickle describes tensors, and members hold their elements. The pickle is not
+// executed (torch_pickle.hpp), and its statements about elements are checked against the archive.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace detail {
 /// The first bytes of a file of torch.save before PyTorch 1.6.
 inline constexpr std::string_view pt_legacy_magic("\x80\2\x8a\12", 4);
 
-/// Where the pickle of a file of torch.save is: the member FOLDER/data.pkl. Empty for another archive.
+/// The FOLDER of the pickle FOLDER/data.pkl in a file of torch.save; empty for other archives.
 std::string pt_folder(const zip_file& zip);
 
 class pt_reader {
@@ -35,7 +35,7 @@ class pt_reader {
   stored_tensors read();
 
  private:
-  /// Tensors of the pickle, in a storage.
+  /// A tensor of the pickle, as a view of a storage.
   struct view {
     std::string name;
     dtype type;
@@ -53,16 +53,16 @@ class pt_reader {
 
   std::string text_of(const std::string& member) const;
   bool is_big_endian() const;
-  /// Counts what the values of the pickle take, which may refer to each other many times.
+  /// Counts the memory of the pickle's values, which may refer to each other many times.
   void spend(std::uint64_t bytes);
 
   void visit(const std::string& name, const pickle_value& value, int depth);
   void visit_call(const std::string& name, const pickle_value& value);
   void add_tensor(const std::string& name, const std::vector<pickle_value>& items);
-  /// The bit of a tensor that is set, "conj" or "neg": its elements are computed from those stored. Empty for
-  /// none.
+  /// The bit that is set for a tensor, "conj" or "neg", whose elements are computed from the stored ones;
+  /// empty if none is set.
   std::string set_bit(const std::string& tensor, const pickle_value& bits);
-  /// Counts a tensor among the `others`.
+  /// Adds a tensor to `others`.
   void leave_out(const std::string& name, std::string why);
   index_t size_in(const std::string& tensor, const pickle_value& value) const;
   /// Throws io_error unless the elements are in a storage of `count` elements.
@@ -81,14 +81,14 @@ class pt_reader {
 
 }  // namespace detail
 
-/// Reads the tensors of a file of torch.save that `wanted` accepts; all if it is empty. Tensors in dicts,
-/// lists and tuples inside of others have the keys and positions on the way as a name, joined by dots; a file
-/// of one tensor has it under the name "". Numbers, texts and booleans in dicts are metadata; values under
-/// keys that are neither texts nor integers are left out. Tensors of types that weft does not have are
-/// `others`, and so are those with more elements than their storage, and conjugate and negative views. Throws
-/// io_error, naming the file and the fault, if it is invalid, names Python objects other than these, is of
-/// torch before 1.6 or of TorchScript, its tensors take more than 64 times the bytes of the file, or its
-/// pickle inflates to more than the file has.
+/// Reads the tensors of a file of torch.save that `wanted` accepts; all if it is empty. The name of a tensor
+/// in nested dicts, lists and tuples consists of the keys and positions on the way to it, joined by dots; in
+/// a file of a single tensor, its name is "". Numbers, texts and booleans in dicts are metadata; values under
+/// keys that are neither texts nor integers are left out. Tensors of dtypes that weft does not have, tensors
+/// with more elements than their storage, and conjugate and negative views are listed in `others`. Throws
+/// io_error, naming the file and the fault, if the file is invalid, names other Python objects, was written
+/// by torch before 1.6 or by TorchScript, if its tensors take more than 64 times the bytes of the file, or if
+/// its pickle inflates to more bytes than the file has.
 stored_tensors read_pt(const std::string& path, const name_filter& wanted = {});
 
 }  // namespace weft::io

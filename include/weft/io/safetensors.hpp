@@ -29,14 +29,14 @@ stored_tensors parse_safetensors(std::string_view file, const std::string& what)
 stored_tensors read_safetensors(const std::string& path, const name_filter& wanted = {});
 
 /// The files that an index names, such as model.safetensors.index.json of Hugging Face, by path, with the
-/// names of their tensors that `wanted` accepts; files without one are left out. They are in the folder of
-/// the index, and no indices. Throws io_error if it is invalid.
+/// names of their tensors that `wanted` accepts; files without one are left out. They must be in the folder
+/// of the index, and must not be indices. Throws io_error if the index is invalid.
 std::map<std::string, std::set<std::string>> indexed_files(const std::string& path,
                                                            const name_filter& wanted);
 
 namespace detail {
 
-/// Throws io_error for a file without the tensor `name`, which an index says is there.
+/// Throws io_error for a file without the tensor `name` that the index lists there.
 [[noreturn, gnu::cold]] void refuse_index(const std::string& index, const std::string& file,
                                           const std::string& name);
 
@@ -65,8 +65,8 @@ void as_safetensors(const stored_tensors& from, Write write) {
 }  // namespace detail
 
 /// Writes tensors to a file, replacing an existing one atomically. Throws io_error on failure, value_error,
-/// naming the tensor, for a name that is not UTF-8 or "__metadata__", or if `from` has others, which would be
-/// lost.
+/// naming the tensor, for a name that is not UTF-8 or is "__metadata__", or if `from` has `others`, which
+/// would be lost.
 void write_safetensors(const std::string& path, const stored_tensors& from);
 
 }  // namespace weft::io

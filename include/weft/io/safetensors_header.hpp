@@ -29,8 +29,8 @@ struct tensor_entry {
 
 /// A parsed header.
 struct safetensors_header {
-  std::vector<tensor_entry> tensors;          // in the order of the data, which they and `others` fill
-  std::map<std::string, std::string> others;  // tensors that weft has no type for, by name: why
+  std::vector<tensor_entry> tensors;          // in the order of the data; together with `others` they fill it
+  std::map<std::string, std::string> others;  // tensors that weft has no dtype for, by name, with the reason
   std::map<std::string, std::string> metadata;
   std::uint64_t data = 0;  // offset of the data in the file
 };
@@ -41,7 +41,7 @@ struct type_name {
   const char* name;
   dtype type;
 };
-/// The format's types that weft has not.
+/// The types of the format that weft does not have.
 struct other_type {
   const char* name;
   unsigned bits;  // of an element
@@ -50,7 +50,7 @@ inline constexpr other_type other_types[] = {
     {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"I8", 8},          {"F8_E5M2", 8},
     {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
     {"U16", 16},    {"U32", 32},    {"C64", 64},        {"U64", 64}};
-/// Ascending in the order by which writers of the format sort.
+/// In ascending order of the sort that writers of the format use.
 inline constexpr type_name type_names[] = {{"BOOL", dtype::boolean}, {"U8", dtype::u8},   {"F16", dtype::f16},
                                            {"BF16", dtype::bf16},    {"I32", dtype::i32}, {"F32", dtype::f32},
                                            {"F64", dtype::f64},      {"I64", dtype::i64}};
@@ -80,7 +80,7 @@ class safetensors_parser {
 
   std::uint64_t read_size(const std::string& name, const json_value& value) const;
 
-  /// An entry, and why weft has no type for the tensor, if it has none.
+  /// An entry, and, if weft has no dtype for the tensor, the reason.
   std::pair<tensor_entry, std::string> read_entry(std::string name, const json_value& value) const;
 
   /// Sorts entries by offset; they must fill the data without gaps and overlaps.
@@ -96,15 +96,16 @@ class safetensors_parser {
 std::string safetensors_beginning(const input_file& file);
 
 /// Parses `beginning`, all bytes before the data of a file of `file_size` bytes, which is called `what` in
-/// errors. Throws io_error if it is invalid. Tensors of a type or order that weft has not are `others`.
+/// errors. Throws io_error if it is invalid. Tensors of a dtype or order that weft does not support are
+/// listed in `others`.
 inline safetensors_header parse_safetensors_header(std::string_view beginning, std::uint64_t file_size,
                                                    const std::string& what) {
   return detail::safetensors_parser(what).parse(beginning, file_size);
 }
 
 /// The bytes before the data of a file with these tensors, whose offsets are set; padded so that data is
-/// aligned to 8 bytes. Throws value_error for a name that cannot be read again: one that is not UTF-8, or
-/// "__metadata__"; or for metadata that is not UTF-8.
+/// aligned to 8 bytes. Throws value_error for a name that could not be read back, which is not UTF-8 or is
+/// "__metadata__", and for metadata that is not UTF-8.
 std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
                                   const std::map<std::string, std::string>& metadata);
 

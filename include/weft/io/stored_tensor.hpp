@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors as files hold them, on the host, and the way between them and tensors on devices.
+// Tensors on the host in the form of files, and copies between them and tensors on devices.
 //
 //   const io::stored_tensor before = io::stored(*t.state());
 //   io::restore("model.npz", "weight", before, *t.state());
@@ -31,18 +31,21 @@ struct stored_tensor {
 struct stored_tensors {
   std::map<std::string, stored_tensor> tensors{};
   std::map<std::string, std::string> metadata{};
-  /// Tensors of the file that cannot be read, most because weft has no type for them, by name: why.
+  /// Tensors of the file that cannot be read, mostly because weft has no dtype for them, by name, with the
+  /// reason.
   std::map<std::string, std::string> others{};
 };
 
 /// How `save` of tensor_files.hpp and save_weights write tensors.
 struct save_options {
-  std::optional<dtype> as{};  // the floating dtype that floating tensors are written in; by default their own
+  std::optional<dtype> as{};  // the floating-point dtype in which floating-point tensors are written; by
+                              // default their own
 };
 /// How `load` and load_weights read tensors.
 struct load_options {
-  bool convert = false;  // floating dtypes of the file into those of the tensors, rounded to nearest
-  std::string prefix{};  // of the names in the file, such as "model." in a checkpoint
+  bool convert = false;  // convert floating-point dtypes of the file to those of the tensors, rounded to
+                         // nearest
+  std::string prefix{};  // prefix of the names in the file, such as "model." in a checkpoint
 };
 
 /// Whether a tensor of this name is to be read.
@@ -64,29 +67,29 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_tensor(const std::string& path, const std::string& name,
                                            const stored_tensor& from, const tensor_spec& wanted,
                                            const char* cure = "");
-/// For a tensor that is wanted and not in the file, or one of its `others`. `names` are those of all tensors
-/// of the file, `call` is the beginning of a call that takes a prefix.
+/// Throws for a tensor that is wanted but not in the file, or in its `others`. `names`: the names of all
+/// tensors in the file; `call`: the beginning of a call that takes a prefix, for the message.
 [[noreturn, gnu::cold]] void refuse_missing(const std::string& path, const std::string& prefix,
                                             const std::string& key,
                                             const std::map<std::string, std::string>& others,
                                             const std::set<std::string>& names, const char* call);
-/// Throws value_error, with `format` and the name of one, if there are others, which writing would lose.
+/// Throws value_error, naming `format` and a tensor, if there are `others`, which writing would lose.
 void require_no_others(const char* format, const stored_tensors& from);
 }  // namespace detail
 
 namespace detail {
-/// Throws value_error if `as` is no floating dtype.
+/// Throws value_error if `as` is not a floating-point dtype.
 void check(const save_options& options);
-/// Throws value_error, for the function `what`, if `path` is empty or ends as files that are read and not
-/// written.
+/// Throws value_error, for the function `what`, if `path` is empty or has the extension of a format that is
+/// only read.
 void require_written(const char* what, const std::string& path);
 }  // namespace detail
 
-/// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, another number of bytes
-/// than these need, or a bool other than 0 and 1.
+/// Throws io_error if the elements cannot be restored to `t`: different dtype or shape, a number of bytes
+/// that does not match them, or a bool other than 0 and 1.
 void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
                         const tensor_state& t);
-/// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are the same.
+/// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are equal.
 void restore(const std::string& path, const std::string& name, const stored_tensor& from, tensor_state& t);
 
 /// Tensors by name; a state_dict is one.
@@ -105,7 +108,7 @@ void convert_elements(std::string_view from, std::vector<char>& to) {
     std::memcpy(to.data() + i * sizeof(To), &y, sizeof(To));
   }
 }
-/// Calls f(T{}) with the floating element type `t`.
+/// Calls f(T{}) with the element type T of the floating-point dtype `t`.
 template <class F>
 void with_floating(dtype t, F f) {
   switch (t) {
@@ -118,8 +121,8 @@ void with_floating(dtype t, F f) {
 }
 }  // namespace detail
 
-/// Elements of dtype `from` in the dtype `to`, rounded to nearest (f64 to bf16 and f16 by way of f32). Both
-/// dtypes are floating.
+/// Elements of dtype `from` converted to `to`, rounded to nearest (f64 to bf16 and f16 via f32). Both are
+/// floating-point dtypes.
 std::vector<char> converted(std::string_view elements, dtype from, dtype to);
 inline stored_tensor converted(const stored_tensor& from, dtype type) {
   return {type, from.extents, converted({from.bytes.data(), from.bytes.size()}, from.type, type)};

@@ -4,10 +4,10 @@
 //   const io::torch_pickle pickle(bytes, "model.pt");
 //   for (const io::pickle_value& v : pickle.root().items()) ...
 //
-// A pickle is a program for a stack machine that names Python functions to be called. Here the machine knows
-// the instructions that torch.save writes (protocol 2), and the names of tensors, storages, dtypes and
-// OrderedDict; any other name is an error, and calls of functions become values of the kind `call`.
-// Pickles are untrusted: time is linear in the bytes, memory at most 100 times the bytes.
+// A pickle is a program for a stack machine that names Python functions to be called. This machine supports
+// only the instructions that torch.save writes (protocol 2) and the names of tensors, storages, dtypes and
+// OrderedDict; any other name is an error, and function calls become values of the kind `call`. Pickles are
+// untrusted: time is linear in the bytes, memory at most 100 times the bytes.
 #pragma once
 
 #include <bit>
@@ -23,8 +23,8 @@
 
 namespace weft::io {
 
-/// The kind of a value in a pickle. `other`: one of no use here, such as a device or an integer of more than
-/// 64 bits.
+/// The kind of a value in a pickle. `other`: a value that is not needed here, such as a device or an integer
+/// of more than 64 bits.
 enum class pickle_kind { none, boolean, integer, real, text, other, tuple, list, dict, name, storage, call };
 
 namespace detail {
@@ -33,18 +33,18 @@ namespace detail {
 struct torch_type {
   const char* name;
   const char* storage;
-  std::optional<dtype> type{};  // none: weft has not
+  std::optional<dtype> type{};  // nullopt: weft has no such dtype
 };
-/// The type that is called `name`, as dtype or storage; null for another name.
+/// The type whose dtype or storage is called `name`; null if there is none.
 const torch_type* find_torch_type(std::string_view name);
 
-/// A value. A container has its first and last link, and the number of values in it: a dict keys and values
-/// in turns, a storage what torch.save writes to find it, a call the function and its arguments. A text has
-/// its position and size.
+/// A value. A container has its first and last link, and the number of its values: for a dict keys and values
+/// alternately, for a storage the persistent id that torch.save writes, for a call the function and its
+/// arguments. A text has its position and size.
 struct pickle_node {
   pickle_kind kind = pickle_kind::none;
   std::uint32_t first = 0, last = 0, size = 0;
-  std::int64_t bits = 0;  // of a boolean, an integer or a real
+  std::int64_t bits = 0;  // value of a boolean, an integer or a real
 };
 struct pickle_link {
   std::uint32_t node = 0, next = 0;
@@ -81,10 +81,10 @@ class torch_pickle_parser {
   std::uint32_t add(pickle_kind kind, std::int64_t bits = 0);
   void push(pickle_kind kind, std::int64_t bits = 0) { stack_.push_back(add(kind, bits)); }
   std::uint32_t pop();
-  /// The value that stays on the stack under those that were popped; of kind `kind`.
+  /// The value on top of the stack after pops, which stays there; must be of kind `kind`.
   std::uint32_t top(pickle_kind kind);
   void append(std::uint32_t container, std::uint32_t value);
-  /// Where on the stack the values above the last mark begin.
+  /// The stack index at which the values above the last mark begin.
   std::size_t above_mark() const;
   void put_tuple(std::size_t begin);
   void move_to(pickle_kind kind, std::size_t begin);
@@ -107,20 +107,20 @@ class torch_pickle;
 class pickle_value {
  public:
   pickle_kind kind() const { return node().kind; }
-  /// The text, or a name as Python writes it with a line break instead of the last dot; else empty.
+  /// The text, or a Python name with a line break instead of the last dot; empty for other values.
   std::string_view text() const;
-  /// The number of an integer; none of other values.
+  /// The number of an integer; nullopt for other values.
   std::optional<std::int64_t> integer() const {
     if (kind() != pickle_kind::integer) return {};
     return node().bits;
   }
-  /// A boolean, integer, real or text as a text; none of other values.
+  /// A boolean, integer, real or text as a text; nullopt for other values.
   std::optional<std::string> scalar() const;
-  /// Number of values of a container, for a dict keys and values; 0 for other values.
+  /// Number of values of a container, counting both keys and values of a dict; 0 for other values.
   std::size_t size() const {
     return kind() < pickle_kind::tuple || kind() == pickle_kind::name ? 0 : node().size;
   }
-  /// The values of a container, for a dict keys and values in turns; for a storage the persistent id that
+  /// The values of a container, for a dict keys and values alternately; for a storage the persistent id that
   /// torch.save writes; for a call the function and its arguments.
   std::vector<pickle_value> items() const;
 

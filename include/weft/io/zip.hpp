@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Zip archives, as NumPy and PyTorch write them: stored and deflated members, more than 4 GiB and more than
-// 65535 of them, CRC-32.
+// Zip archives as written by NumPy and PyTorch: stored and deflated members, also more than 4 GiB and more
+// than 65535 members, with CRC-32.
 //
 //   const io::zip_file zip("weights.npz");
 //   for (const auto& [name, member] : zip.members()) use(name, zip.read(member));
 //
 // Archives are untrusted: positions are checked, members may not overlap, and no more memory is used than
-// 1032 times the bytes of a member (most_inflation). Encrypted members, archives of several parts and other
-// compressions are refused.
+// 1032 times the bytes of a member (most_inflation). Encrypted members, multi-part archives and other
+// compression methods are refused.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ namespace weft::io {
 /// A file in an archive.
 struct zip_member {
   std::string name;
-  std::uint64_t at = 0;  // of its local header
+  std::uint64_t at = 0;  // offset of its local header
   std::uint64_t size = 0;
-  std::uint64_t bytes = 0;   // that it takes in the archive, without its header
+  std::uint64_t bytes = 0;   // size in the archive, without its header
   std::uint16_t method = 0;  // 0: stored, 8: deflated
   std::uint32_t crc = 0;
 };
@@ -34,7 +34,7 @@ struct zip_member {
 /// An archive opened for reading.
 class zip_file {
  public:
-  /// Throws io_error, naming the fault, if it is no archive, or one that is refused.
+  /// Throws io_error, naming the fault, if the file is not an archive or is one that is refused.
   explicit zip_file(std::string path);
 
   const std::string& path() const { return file_.path(); }
@@ -48,14 +48,14 @@ class zip_file {
     return found == members_.end() ? nullptr : &found->second;
   }
 
-  /// The content of a member. Throws io_error if it is not what the directory says; a CRC of 0 is not
-  /// checked, because torch.save writes it where it computes none.
+  /// The content of a member. Throws io_error if it does not match the directory; a CRC of 0 is not checked,
+  /// because torch.save writes 0 if it does not compute one.
   std::vector<char> read(const zip_member& m) const;
 
  private:
   [[noreturn, gnu::cold]] void fail(std::initializer_list<message_part> why) const;
 
-  /// Where the directory is, and of how many members.
+  /// The position of the directory, and the number of members.
   struct place {
     std::uint64_t at = 0, bytes = 0, members = 0;
   };
@@ -76,13 +76,13 @@ struct zip_content {
 namespace detail {
 /// The local header of a stored member.
 std::string zip_local_header(const zip_member& m);
-/// The directory of an archive of these members, which is `at` bytes from its beginning, and what follows it.
+/// The directory of an archive of these members, at offset `at`, and the records after it.
 std::string zip_directory(const std::vector<zip_member>& members, std::uint64_t at);
 }  // namespace detail
 
-/// Writes an archive of stored members, replacing an existing file atomically; the bytes are those of
-/// Python's zipfile as numpy.savez calls it. Throws io_error on failure, value_error for a name that is not
-/// UTF-8, has a NUL or takes more than 65535 bytes.
+/// Writes an archive of stored members, replacing an existing file atomically; the bytes are the same as
+/// those of Python's zipfile when called by numpy.savez. Throws io_error on failure, value_error for a name
+/// that is not UTF-8, has a NUL or takes more than 65535 bytes.
 void write_zip(file_calls& calls, const std::string& path, const std::vector<zip_content>& members);
 
 }  // namespace weft::io

@@ -7,7 +7,7 @@
 //   protobuf_message shape;
 //   shape.add_message(1, dim);            // repeated dim
 //
-// Elements of large tensors are referred to, not copied.
+// Elements of large tensors are referenced, not copied.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class protobuf_message {
   void add_float(int field, float value);
   /// A string, or bytes.
   void add_string(int field, std::string_view value);
-  /// Bytes that are not copied: they must outlive the message and those that contain it.
+  /// Bytes that are not copied; they must outlive the message and all messages that contain it.
   void add_reference(int field, std::string_view bytes);
   /// A message, whose references stay references.
   void add_message(int field, const protobuf_message& value);
@@ -38,7 +38,7 @@ class protobuf_message {
 
   /// Number of bytes of the message.
   std::uint64_t size() const { return text_.size() + referred_; }
-  /// The bytes of the message, in order; they refer to it.
+  /// The bytes of the message, in order; the views refer to the message.
   std::vector<std::string_view> parts() const;
 
  private:
@@ -49,7 +49,7 @@ class protobuf_message {
   }
 
   struct reference {
-    std::size_t position;  // in text_, before which the bytes are
+    std::size_t position;  // position in text_ before which the bytes are inserted
     std::string_view bytes;
   };
   std::string text_;

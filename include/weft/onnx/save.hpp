@@ -8,7 +8,7 @@
 //
 //   onnxruntime.InferenceSession("mlp.onnx").run(None, {"pixels": pixels})      # Python
 //
-// The file has the computation that `eval` would execute. weft.hpp does not include this header.
+// The file contains the computation that `eval` would execute. weft.hpp does not include this header.
 #pragma once
 
 #include <memory>
@@ -30,29 +30,30 @@ namespace weft {
 struct onnx_input {
   std::string name;
   std::shared_ptr<tensor_state> state;
-  shape extents;                    // those of its type
+  shape extents;                    // static extents of its type
   std::vector<std::string> dims{};  // names of its dims
 
-  /// The input `called`, which stands for the tensor `t`. Extents that are dyn in the type of `t` may be any
-  /// number when the model is run; they are as `named` says, by default NAME_DIM as in "x_0". Extents of
-  /// one name are equal.
+  /// The input named `called`, which represents the tensor `t`. Extents that are dyn in the type of `t` may
+  /// have any value when the model is run; `named` gives their names, by default NAME_DIM as in "x_0".
+  /// Extents with the same name are equal.
   template <element T, class Extents, bool Tracked>
   onnx_input(std::string called, const tensor<T, Extents, Tracked>& t, std::vector<std::string> named = {})
       : name(std::move(called)), state(t.state()), extents(Extents::static_shape), dims(std::move(named)) {}
 };
 
-/// What an ONNX model is to be.
+/// Options of save_onnx.
 struct onnx_options {
-  /// Tensors of the expression that are inputs.
+  /// Tensors of the expression that become inputs.
   std::vector<onnx_input> inputs{};
-  /// Names of the outputs; by default "output", or of several "output_0", "output_1", ...
+  /// Names of the outputs; by default "output", or, if there are several, "output_0", "output_1", ...
   std::vector<std::string> outputs{};
-  /// Names of other tensors of the expression, such as state_dict(model). All that are not inputs are
-  /// constants in the file, "constant_0", "constant_1", ... if they are not named.
+  /// Names of other tensors of the expression, such as state_dict(model). All tensors that are not inputs are
+  /// constants in the file; unnamed ones are called "constant_0", "constant_1", ...
   io::named_tensors tensors{};
-  /// Whether extents that are dyn stay unknown in the file. If not, they are those of the tensors.
+  /// Whether dyn extents stay symbolic in the file. If not, they are the extents of the tensors.
   bool dynamic = true;
-  /// Where the elements of tensors are. A file of 2 GiB or more is refused: then they must be in another one.
+  /// Where the elements of tensors are written. A file of 2 GiB or more is refused; the elements must then be
+  /// in another file.
   onnx::tensor_storage storage = onnx::tensor_storage::in_file;
 };
 
@@ -64,10 +65,10 @@ class exporter {
   /// Throws value_error if names are not unique or not UTF-8, or a tensor is an input twice.
   explicit exporter(const onnx_options& options);
 
-  /// Appends a program with one output, whose value stands for the tensor that is returned; it has no
-  /// elements. Throws what save_onnx throws.
+  /// Appends a program with one output, whose value represents the returned tensor, which has no elements.
+  /// Throws what save_onnx throws.
   std::shared_ptr<tensor_state> append(const graph::compute_graph& g, const runtime::operands& o);
-  /// A recurrence that is being exported: its body, and the tensors of which its step is a program.
+  /// A recurrence that is being exported: its body, and the tensors that its step reads.
   struct recurrence {
     std::shared_ptr<operator_graph> body;
     operator_graph* outer;
@@ -75,8 +76,8 @@ class exporter {
     std::shared_ptr<tensor_state> sequence, element, state;
   };
   /// Begins the body of a recurrence over `x`, to which `append` appends until `end` is called with the state
-  /// after a step. Without a first state it is zeros of the extents state_of(extents of an element). Returns
-  /// the states.
+  /// after a step. Without a first state it starts from zeros of the extents state_of(extents of an element).
+  /// `end` returns the states.
   recurrence begin(const std::shared_ptr<tensor_state>& x, const std::shared_ptr<tensor_state>& first,
                    shape (*state_of)(shape));
   std::shared_ptr<tensor_state> end(const recurrence& r, const std::shared_ptr<tensor_state>& after);
@@ -89,14 +90,14 @@ class exporter {
   void add_input(const onnx_input& input);
   /// Adds the value `name`, whose extents are numbers.
   void add_known(const std::shared_ptr<tensor_state>& t, const std::string& name);
-  /// The value of a tensor that is read; a constant, if it has none so far.
+  /// The value of a tensor that is read; creates a constant if it has none so far.
   const known_value& known(const std::shared_ptr<tensor_state>& t);
   /// The extents of the input or output `name`.
   std::vector<dimension> dimensions_of(const std::vector<extent>& extents, const std::string& name) const;
 
   const onnx_options& options_;
   operator_graph file_;
-  operator_graph* here_ = &file_;  // to which programs are appended
+  operator_graph* here_ = &file_;  // the graph to which programs are appended
   known_values values_;
   std::vector<bool> is_read_;  // by input
   std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>> outputs_;
@@ -108,7 +109,7 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_routing();
 [[noreturn, gnu::cold]] void refuse_outputs(std::size_t names, std::size_t outputs);
 
-/// Whether E has derivatives, `grad(f, x)`, which are those of formulas.
+/// Whether E contains derivatives, `grad(f, x)`, which require formulas.
 template <class E>
 inline constexpr bool differentiates = []<class... Part>(weft::detail::expression_list<Part...>) {
   return (differentiates<Part> || ...);
@@ -131,7 +132,7 @@ struct exporting_evaluator {
   static constexpr bool scans_sequences = true;
   exporter& to;
 
-  /// Of what changes running statistics, or depends on elements that are not known.
+  /// For ops that change running statistics or depend on unknown elements.
   [[noreturn]] context& run_context() const { refuse_training(); }
   template <class F>
   void remember(const std::shared_ptr<tensor_state>&, const tensor_list&, F) {}
@@ -149,14 +150,14 @@ struct exporting_evaluator {
       return eval_program(runtime::without_boundaries(*this, e));
     else return eval_program(e);
   }
-  /// A recurrence as one operator.
+  /// Exports a recurrence as one operator.
   template <class Element, class State, class Step>
   std::shared_ptr<tensor_state> scan(const std::shared_ptr<tensor_state>& x,
                                      const std::shared_ptr<tensor_state>& first, const Step& step) {
     const auto r = to.begin(x, first, [](shape s) { return Step::state_of(s); });
     return to.end(r, eval(step(Element(r.element), State(r.state))).state());
   }
-  /// All rows as one slice.
+  /// Exports all rows as one slice.
   template <class X, class Labels, class F>
   auto sum_of_slices(const X& x, const Labels& labels, index_t, const F& f) {
     using slices = runtime::row_slices<X, Labels>;
@@ -180,20 +181,20 @@ void add_outputs(exporter& to, const bundle<E...>& b) {
 }  // namespace onnx
 
 /// Writes the computation of `e` as an ONNX model, which ONNX Runtime and other programs read, replacing an
-/// existing file atomically; with elements in another file an interruption may leave none. Nothing is
-/// computed. Several outputs: bundled(a, b). The tensors of `e` are inputs if `options` name them so,
-/// otherwise their elements are in the file. Numbers and bounds given at run time, as reshape's, are
-/// constants. Before, call set_training(model, false).
+/// existing file atomically; with elements in another file, an interruption may leave no file. Nothing is
+/// computed. For several outputs, pass bundled(a, b). Tensors of `e` listed in `options.inputs` are inputs;
+/// the elements of all others are in the file. Numbers and bounds given at run time, as in reshape, become
+/// constants. Call set_training(model, false) before.
 ///
 /// Values are those of `eval` up to the rounding of ONNX Runtime's own kernels; bf16 and f16 are computed in
-/// f32 and rounded wherever weft rounds, integers as integers. ONNX does not define amax, amin, max_pool2d,
-/// orders and positions of NaN, and not all that eval refuses: indices and bounds of slices out of range when
-/// the model is run.
+/// f32 and rounded wherever weft rounds, integers as integers. ONNX does not define the results of amax,
+/// amin, max_pool2d, sorting and positions of extrema for NaN, nor of everything that eval refuses, such as
+/// indices and slice bounds that are out of range when the model is run.
 ///
-/// Throws value_error, naming the op, for what ONNX has no operators for: random numbers, derivatives of
-/// attention, convolutions, pooling and cumprod, native ops of your own, batch norm in training, mixtures of
-/// experts. Also if names are not unique, an input is not read by `e`, or the file would be 2 GiB or larger;
-/// shape_error as evaluation; io_error if the file cannot be written.
+/// Throws value_error, naming the op, for computations without ONNX operators: random numbers, derivatives of
+/// attention, convolutions, pooling and cumprod, your own native ops, batch norm in training, mixtures of
+/// experts. Throws value_error also if names are not unique, `e` does not read an input, or the file would be
+/// 2 GiB or larger; shape_error as evaluation does; io_error if the file cannot be written.
 template <expression E>
 void save_onnx(const std::string& path, const E& e, const onnx_options& options = {}) {
   onnx::exporter to(options);
@@ -201,7 +202,7 @@ void save_onnx(const std::string& path, const E& e, const onnx_options& options 
   to.write(path);
 }
 
-/// Compile-time error: what is saved is a computation.
+/// Compile-time error: save_onnx takes an expression.
 template <class M>
   requires(!expression<M>)
 void save_onnx(const std::string&, const M&, const onnx_options& = {}) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Graphs in the operators of ONNX: what each op becomes.
+// Translates graphs to operators of ONNX.
 //
 //   onnx::known_values values;                         // the tensors that the program reads
 //   onnx::translator t(file, g, operands, numbers, values);
 //   const std::string name = t.name_of(g.outputs[0]);
 //
-// Values of bf16 and f16 are f32 in the file, rounded wherever weft rounds: so they are bitwise equal, and
-// every operator has kernels. Only inputs, outputs and initializers are of their own type. Extents that are
-// not numbers are computed in the file, from those of its inputs.
+// bf16 and f16 values are f32 in the file, rounded wherever weft rounds, so that they are bitwise identical
+// and every operator has kernels. Only inputs, outputs and initializers have their own type. Extents that are
+// not numbers are computed in the file from the extents of its inputs.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@
 
 namespace weft::onnx {
 
-/// The type in which the file computes with values of type `t`.
+/// The dtype in which the file computes with values of dtype `t`.
 constexpr dtype type_in_file(dtype t) { return is_narrow(t) ? dtype::f32 : t; }
 
 /// `x` converted to type `to` by Cast.
@@ -37,7 +37,7 @@ inline std::string widened(operator_graph& in, const std::string& x, dtype t) {
 struct extent {
   index_t number = 0;
   std::string value{};
-  int symbol = -1;  // the dimension of an input that it is; see known_values
+  int symbol = -1;  // the dimension of an input that it equals; see known_values
 
   bool is_number() const { return value.empty(); }
 };
@@ -51,17 +51,16 @@ struct known_value {
   std::vector<extent> extents;
 };
 
-/// The tensors that have values in the file, and the names of the extents of its inputs that may be any
-/// number.
+/// The tensors that have values in the file, and the names of the symbolic extents of its inputs.
 class known_values {
  public:
-  /// A new symbol, called `otherwise` if `name` is empty. The same one for equal names.
+  /// A new symbol, called `otherwise` if `name` is empty; for a name used before, the same symbol.
   int symbol(const std::string& name, const std::string& otherwise);
   /// States that the symbols are equal.
   void unify(int a, int b);
   /// States that the symbol is a number.
   void fix(int symbol, index_t number);
-  /// The symbol as an input or output shows it.
+  /// The symbol as a dimension of an input or output.
   dimension dimension_of(int symbol) const;
 
   void add(known_value v) { values_.insert_or_assign(v.state.get(), std::move(v)); }
@@ -71,7 +70,7 @@ class known_values {
  private:
   struct symbol_entry {
     std::string name;
-    bool is_given;  // by the caller
+    bool is_given;  // whether the name was given by the caller
     int same_as;
     std::optional<index_t> number;
   };
@@ -82,10 +81,10 @@ class known_values {
   std::map<std::string, int> by_name_;
 };
 
-/// Whether the formula `n`, of a graph, has operators of its own in ONNX and is not to be expanded.
+/// Whether the formula `n` of a graph has operators of its own in ONNX and need not be expanded.
 bool has_operator(const graph::compute_graph& g, const graph::node& n);
 
-/// `g` with all other formulas expanded, and with its extents canonical.
+/// `g` with all other formulas expanded and with canonical extents.
 graph::compute_graph with_operators(const graph::compute_graph& g);
 
 /// Translates one graph, made by with_operators.
@@ -169,8 +168,8 @@ class translator {
   std::string standardize(const node& n);
   std::string attention(const node& n);
   std::string dims_reduction(const node& n, const char* op);
-  /// The first `count` elements, i64 [1], of operand 0 in order along dim v0: 0 the elements, 1 their
-  /// positions.
+  /// The first `count` (i64 [1]) elements of operand 0, sorted along dim v0. `which`: 0 for the elements, 1
+  /// for their positions.
   std::string ordered(const node& n, const std::string& count, bool descending, int which);
   std::string ordered(const node& n, int which);
   std::string extremum_position(const node& n);

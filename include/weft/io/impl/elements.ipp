@@ -15,7 +15,7 @@ namespace detail {
 template <std::size_t Size>
 void copy_dim(const char* from, index_t at, const shape& extents, const element_strides& strides, int dim,
               char*& to) {
-  if (dim >= std::min(extents.order, max_order)) {  // g++ does not know that an order is at most that
+  if (dim >= std::min(extents.order, max_order)) {  // g++ does not know that an order is at most max_order
     std::memcpy(to, from + at * static_cast<index_t>(Size), Size);
     to += Size;
     return;

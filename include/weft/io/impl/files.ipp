@@ -118,7 +118,8 @@ inline claimed_paths& all_claimed_paths() {
   static claimed_paths all;
   return all;
 }
-/// The same text for all spellings of a path: the number of its folder, and its name in it.
+/// A text that is equal for all spellings of a path: the device and inode numbers of its folder, and its name
+/// in it.
 inline std::string without_spelling(const std::string& path) {
   struct stat is{};
   if (::stat(parent_of(path).c_str(), &is) != 0) return path;
@@ -195,7 +196,8 @@ WEFT_DEFINE void replacement_file::remove_stale(file_calls& calls, const std::st
   descriptor file;
   if (::lstat(partial.c_str(), &is) == 0 && S_ISREG(is.st_mode)) {
     constexpr int how = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    file = descriptor(::open(partial.c_str(), O_WRONLY | how));  // network file systems lock no other
+    file = descriptor(::open(partial.c_str(), O_WRONLY | how));  // network file systems lock only files
+                                                                 // opened for writing
     if (!file && errno == EACCES) file = descriptor(::open(partial.c_str(), O_RDONLY | how));
     if (!file && errno != ENOENT) fail_at(partial, "is in the way");
     if (!file) return;

@@ -32,7 +32,7 @@ WEFT_DEFINE folder_lock::folder_lock(const std::string& folder, std::chrono::mil
   ::gethostname(host, sizeof host - 1);
   const std::string me = "process " + std::to_string(::getpid()) + " on " + host + "\n";
   const blocked_signals blocked{SIGXFSZ};
-  if (::ftruncate(file_.number(), 0) == 0)  // informative only: a full disk is no error
+  if (::ftruncate(file_.number(), 0) == 0)  // informative only: a full disk is not an error
     (void)!::pwrite(file_.number(), me.data(), me.size(), 0);
 }
 

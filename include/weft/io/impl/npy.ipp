@@ -15,7 +15,7 @@ namespace io {
 namespace detail {
 
 struct npy_type {
-  const char* name;  // without the order of bytes
+  const char* name;  // without the byte order
   dtype type;
 };
 inline constexpr npy_type npy_types[] = {{"f8", dtype::f64},    {"f4", dtype::f32}, {"f2", dtype::f16},
@@ -98,7 +98,7 @@ WEFT_DEFINE std::string_view npy_parser::text() {
 }
 
 WEFT_DEFINE void npy_parser::parse_type(npy_header& header) {
-  if (takes('[')) {  // of structs: the names and types of their members, in lists and tuples
+  if (takes('[')) {  // an array of structs: the names and types of their members, in lists and tuples
     header.lacks = "is of a structured dtype, which weft does not have";
     for (int depth = 1; depth > 0;) {
       if (takes('[') || takes('(')) ++depth;
@@ -159,7 +159,7 @@ WEFT_DEFINE std::uint64_t npy_parser::parse_shape(npy_header& header) {
   return elements;
 }
 
-/// Puts the elements of an array, of which the file's order is in `bytes`, into row-major order.
+/// Puts the elements of an array, given in the file's order in `bytes`, into row-major order.
 inline stored_tensor arranged(const npy_header& header, std::vector<char> bytes) {
   stored_tensor t{header.type, header.extents, std::move(bytes)};
   const index_t size = size_of(t.type);

@@ -14,7 +14,7 @@ namespace detail {
 
 inline constexpr std::string_view pt_pickle = "/data.pkl";
 inline constexpr int max_pt_depth = 32;
-inline constexpr std::uint64_t max_pt_growth = 64;  // of tensors that share elements, and of names
+inline constexpr std::uint64_t max_pt_growth = 64;  // limits tensors that share elements, and names
 
 WEFT_DEFINE std::string pt_folder(const zip_file& zip) {
   for (const auto& [name, m] : zip.members())
@@ -36,7 +36,7 @@ WEFT_DEFINE std::string pt_reader::text_of(const std::string& member) const {
   const zip_member* const m = zip_.find(folder_ + "/" + member);
   if (!m) fail("has no " + member + ": it was not written by torch.save");
   if (m->size > max_pickle) fail(member + " is larger than 64 MiB");
-  if (m->size > zip_.size())  // torch.save stores it; its values take many times its bytes
+  if (m->size > zip_.size())  // torch.save does not compress it, and its values take many times its bytes
     fail(member + " has " + std::to_string(m->size) + " bytes when inflated, the file has " +
          std::to_string(zip_.size()));
   const std::vector<char> bytes = zip_.read(*m);
@@ -89,7 +89,7 @@ WEFT_DEFINE void pt_reader::visit_call(const std::string& name, const pickle_val
   if (wanted_ && !wanted_(name)) return;
   spend(value.size());
   std::vector<pickle_value> items = value.items();
-  if (items[0].text().ends_with("_rebuild_parameter")) {  // of a tensor
+  if (items[0].text().ends_with("_rebuild_parameter")) {  // a parameter, which wraps a tensor
     if (items.size() != 4 || items[1].kind() != pickle_kind::call) fail_at(name, "is malformed");
     spend(items[1].size());
     items = items[1].items();

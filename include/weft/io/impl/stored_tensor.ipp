@@ -40,8 +40,8 @@ inline std::string some_of(const std::set<std::string>& names) {
   return text + (names.size() > count ? " and " + std::to_string(names.size() - count) + " others" : "");
 }
 
-/// The shortest name that ends with `key` after a prefix that ends with a dot, or is empty, and is not the
-/// prefix that was used; null for none.
+/// The shortest name that consists of a prefix and `key`, where the prefix is empty or ends with a dot, and
+/// is not the prefix that was used; null if there is none.
 inline const std::string* find_prefixed(const std::set<std::string>& names, const std::string& key,
                                         const std::string& used) {
   const std::string* found = nullptr;

@@ -17,7 +17,8 @@ namespace weft {
 namespace io {
 namespace detail {
 
-/// `from` in the dtype of `wanted` if both are floating and another is asked for.
+/// `from` converted to the dtype of `wanted` if they differ and both are floating-point, otherwise nullopt.
+/// Throws if `options` do not convert.
 inline std::optional<stored_tensor> conversion(const std::string& path, const std::string& name,
                                                const stored_tensor& from, const tensor_spec& wanted,
                                                const load_options& options) {
@@ -63,7 +64,7 @@ inline bool is_loaded(const std::shared_ptr<tensor_state>& t, const named_tensor
   });
 }
 
-/// For a file in which `key` is not found.
+/// Throws for a file without the tensor `key`.
 [[noreturn, gnu::cold]] inline void refuse_missing(const std::string& path, const std::string& key,
                                                    const stored_tensors& file, const load_options& options) {
   const bool is_npy = file.tensors.contains("");

@@ -129,7 +129,7 @@ WEFT_DEFINE bool torch_pickle_parser::step() {
       break;
     }
     case 'R': call(); break;
-    case 'b':  // attributes, such as the versions of modules in an OrderedDict
+    case 'b':  // sets attributes, such as the versions of modules in an OrderedDict
       pop();
       top(pickle_kind::dict);
       break;

@@ -27,8 +27,8 @@ inline void put_zip_numbers(std::string& to,
     for (unsigned i = 0; i < bytes; ++i) to += static_cast<char>(n >> 8 * i);
 }
 
-inline constexpr std::uint64_t zip_unknown = 0xffffffff;  // instead of a number that does not fit
-inline constexpr std::uint64_t zip_limit = 0x7fffffff;    // from here on Python's zipfile writes 64 bits
+inline constexpr std::uint64_t zip_unknown = 0xffffffff;  // in place of a number that does not fit
+inline constexpr std::uint64_t zip_limit = 0x7fffffff;    // beyond this, Python's zipfile writes 64 bits
 inline constexpr std::size_t zip_end_bytes = 22, zip_locator_bytes = 20, zip_end_64_bytes = 56,
                              zip_entry_bytes = 46, zip_local_bytes = 30;
 
@@ -188,7 +188,7 @@ WEFT_DEFINE std::string zip_directory(const std::vector<zip_member>& members, st
     if (is_far) put_zip_numbers(extra, {{m.at, 8}});
     const std::string local = zip_local_header(m);
     all += "PK\1\2";
-    put_zip_numbers(all, {{45 | 3 << 8, 2}});  // by a Unix system
+    put_zip_numbers(all, {{45 | 3 << 8, 2}});  // made by a Unix system
     all += local.substr(4, 14);                // from the version to the CRC
     put_zip_numbers(all, {{is_large ? zip_unknown : m.bytes, 4},
                           {is_large ? zip_unknown : m.size, 4},

@@ -39,8 +39,9 @@ inline std::string text_of(const protobuf_message& m) {
   return all;
 }
 
-inline constexpr std::size_t most_bytes_in_model = 1024;         // of a tensor, if there is another file
-inline constexpr std::uint64_t most_bytes_of_file = 0x7fffffff;  // of Protocol Buffers
+inline constexpr std::size_t most_bytes_in_model = 1024;         // of a tensor, if elements are in another
+                                                                 // file
+inline constexpr std::uint64_t most_bytes_of_file = 0x7fffffff;  // limit of Protocol Buffers
 
 }  // namespace detail
 
@@ -244,7 +245,7 @@ WEFT_DEFINE void operator_graph::write(const std::string& path, tensor_storage s
   io::replacement_file elements(calls, other), file(calls, path);
   for (const std::string_view part : data) elements.append(part);
   for (const std::string_view part : model.parts()) file.append(part);
-  elements.sync(), file.sync();  // a full disk is noticed before a file is changed
+  elements.sync(), file.sync();  // so that a full disk is noticed before a file is replaced
   if (calls.remove(path) == 0) io::sync_folder(calls, io::parent_of(path));
   else if (errno != ENOENT) io::fail_at(path, "cannot be replaced");
   elements.finish();

@@ -32,7 +32,7 @@ WEFT_DEFINE exporter::exporter(const onnx_options& options)
   for (const auto& [name, t] : options.tensors) {
     if (!t) refuse<value_error>({"weft: onnx: tensor ", name, " is null"});
     file_.reserve(name, "tensor");
-    if (values_.find(t.get())) continue;  // an input, or tied to a tensor before
+    if (values_.find(t.get())) continue;  // an input, or tied to an earlier tensor
     file_.add_initializer(name, io::stored(*t));
     add_known(t, name);
   }
@@ -103,7 +103,8 @@ WEFT_DEFINE exporter::recurrence exporter::begin(const std::shared_ptr<tensor_st
   known_value sequence = known(x), element{nullptr, here_->new_name("element"), sequence.extents},
               state{nullptr, here_->new_name("state"), {}};
   element.extents.erase(element.extents.begin());
-  shape of_element, marked;  // with extents of the sequence, except the last, as numbers below -1
+  shape of_element, marked;  // `marked`: with the extents of the sequence, except the last, as numbers below
+                             // -1
   for (int d = 1; d < x->extents.order; ++d) {
     const bool is_marked =
         !sequence.extents[static_cast<std::size_t>(d)].is_number() && d + 1 < x->extents.order;
@@ -182,7 +183,7 @@ WEFT_DEFINE void exporter::add_output(const std::shared_ptr<tensor_state>& t, st
   outputs_.emplace_back(std::move(name), t);
 }
 
-/// Inputs and outputs come last, when all is known about their extents.
+/// Inputs and outputs are added last, when everything about their extents is known.
 WEFT_DEFINE void exporter::write(const std::string& path) {
   for (const auto& [name, t] : outputs_) {
     const known_value& v = known(t);

@@ -116,7 +116,7 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
     case detail::number_of<op::conv_transpose2d>:
     case detail::number_of<op::max_pool2d>:
     case detail::number_of<op::avg_pool2d>:
-    case detail::number_of<op::dropout>:  // refused by their own names
+    case detail::number_of<op::dropout>:  // refused under their own names
     case detail::number_of<op::bernoulli>:
     case detail::number_of<op::multinomial>:
     case detail::number_of<op::sum>:
@@ -153,7 +153,7 @@ WEFT_DEFINE translator::translator(operator_graph& to, const graph::compute_grap
   note_symbols();
 }
 
-/// Operands first and without recursion, as graphs may be long chains.
+/// Translates operands first and without recursion, because graphs may be long chains.
 WEFT_DEFINE const std::string& translator::name_of(int i) {
   const auto known = [&](int k) -> std::string& { return names_[static_cast<std::size_t>(k)]; };
   std::vector<int> open{i};
@@ -205,7 +205,8 @@ WEFT_DEFINE std::string translator::rounded(const std::string& x, dtype t) {
   return is_narrow(t) ? cast_in_file(cast_in_file(x, t), dtype::f32) : x;
 }
 
-/// ONNX does not define conversions of what an integer type cannot hold; op cast does (base/dtype.hpp).
+/// ONNX does not define conversions of values that an integer type cannot hold; op cast does
+/// (base/dtype.hpp).
 WEFT_DEFINE std::string translator::integer_of_floating(const std::string& x, dtype from, dtype to) {
   const auto [low, most, end] = visit_type(to, []<class T>(T) {
     using limits = std::numeric_limits<T>;
@@ -242,7 +243,8 @@ WEFT_DEFINE std::string translator::index(const node& n, int k) {
   return t == dtype::u8 ? cast(operand(n, k), t, dtype::i64) : operand(n, k);
 }
 
-/// Extents of inputs that an op or another operand determines are numbers, or equal.
+/// Records which extents of inputs are numbers, or are equal, because an op or another operand determines
+/// them.
 WEFT_DEFINE void translator::note_symbols() {
   for (const node& n : g_.nodes) {
     if (n.op != &graph::info_of<op::leaf>) continue;
@@ -306,7 +308,7 @@ WEFT_DEFINE std::string translator::scalar_of(index_t e) {
 }
 
 WEFT_DEFINE std::string translator::reshaped(const std::string& x, const std::vector<extent>& to) {
-  bool may_be_empty = false;  // else 0 stands for the extent of the operand
+  bool may_be_empty = false;  // otherwise 0 stands for the operand's extent
   for (const extent& e : to) may_be_empty = may_be_empty || !e.is_number() || e.number == 0;
   attribute_list at;
   if (may_be_empty) at.push_back({"allowzero", std::int64_t{1}});
@@ -393,7 +395,7 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return ordered(n, 0);
     case detail::number_of<op::dropout>:
-      if (!is_zero(n, 1)) refuse_random(n);  // the rate: 0 after set_training(model, false)
+      if (!is_zero(n, 1)) refuse_random(n);  // operand 1 is the rate, 0 after set_training(model, false)
       return operand_as(n, 0, n.result.type);
     case detail::number_of<op::bernoulli>:
     case detail::number_of<op::multinomial>: refuse_random(n);

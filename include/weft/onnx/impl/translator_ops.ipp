@@ -10,7 +10,7 @@
 
 namespace weft::onnx {
 
-/// Bounds given at run time are checked as at evaluation.
+/// Bounds given at run time are checked as in evaluation.
 WEFT_DEFINE std::string translator::slice(const node& n) {
   const int dim = static_cast<int>(n.at[0]);
   const index_t start = number_of(n.at[1]), stop = number_of(n.at[2]),
@@ -21,8 +21,8 @@ WEFT_DEFINE std::string translator::slice(const node& n) {
   return sliced(operand(n, 0), dim, value_of(n.at[1]), value_of(n.at[2]), n.at[3]);
 }
 
-/// Zeros between elements are in a new dim beside theirs, which is merged into it; those after the last one
-/// are too many, for which a number of zeros is negative.
+/// Zeros between elements are added in a new dim after the padded one, which is then merged into it; this
+/// adds superfluous zeros after the last element, which a negative pad removes.
 WEFT_DEFINE std::string translator::pad(const node& n) {
   const int dim = static_cast<int>(n.at[0]);
   const dtype t = n.result.type;
@@ -40,7 +40,7 @@ WEFT_DEFINE std::string translator::pad(const node& n) {
       combined(symbol_kind::subtract, combined(symbol_kind::subtract, extent_of(n.at[2]), before), e), t);
 }
 
-/// The windows along one dim after the other, by the positions of their elements.
+/// Gathers the windows along one dim after the other, by the positions of their elements.
 WEFT_DEFINE std::string translator::windows(const node& n) {
   const int order = spec(n, 0).extents.order;
   const auto size = height_width::of(n.at[0]), step = height_width::of(n.at[1]),
@@ -128,7 +128,8 @@ WEFT_DEFINE std::string translator::convolution(const node& n, const char* op) {
   return rounded(to_.apply(op, operands(n), at), n.result.type);
 }
 
-/// Pooling operators take images of four dims, and MaxPool no integers of 32 bits, which f64 holds.
+/// Pooling operators take images of four dims, and MaxPool does not take 32-bit integers, which are computed
+/// in f64.
 WEFT_DEFINE std::string translator::pool2d(const node& n, const char* op) {
   const auto size = height_width::of(n.at[0]), step = height_width::of(n.at[1]),
              padding = height_width::of(n.at[2]);
@@ -161,7 +162,7 @@ WEFT_DEFINE std::string translator::standardize(const node& n) {
                    {{"epsilon", static_cast<float>(weft::number_of(n.at))}});
 }
 
-/// Heads with the same keys and values are a dim of their own, along which these are repeated.
+/// Heads with the same keys and values form a dim of their own, along which keys and values are broadcast.
 WEFT_DEFINE std::string translator::attention(const node& n) {
   const shape &q = spec(n, 0).extents, &k = spec(n, 1).extents;
   std::string queries = permuted(operand(n, 0), {0, 2, 1, 3}), keys = permuted(operand(n, 1), {0, 2, 3, 1}),
@@ -238,7 +239,7 @@ WEFT_DEFINE std::string translator::index_add(const node& n) {
                    {{"reduction", "add"}});
 }
 
-/// Whether indices are in range is for what reads them to check; that which is ignored becomes -1.
+/// The op that reads the indices checks their range; an ignored index becomes -1.
 WEFT_DEFINE std::string translator::checked_index(const node& n) {
   const std::string x = operand_as(n, 0, dtype::i32);
   if (n.at.count < 4 || n.at[3] != 1) return x;
