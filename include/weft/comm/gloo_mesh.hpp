@@ -51,7 +51,7 @@ class gloo_operation {
   /// after an exception.
   virtual void perform(gloo_mesh&) = 0;
 
-  std::atomic<int> peer = -1;  // that it waits for
+  std::atomic<int> peer = -1;  // the rank that it waits for
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers;
   std::deque<std::vector<char>> memory;
   std::atomic<bool> over = false;

@@ -175,9 +175,9 @@ class mpi_link {
   boost::mpi::communicator frames_, data_;
   int highest_tag_ = 32767;  // the lower bound guaranteed by MPI
   std::uint32_t groups_ = 0;
-  std::vector<int> tags_;                    // of the next data, by rank
+  std::vector<int> tags_;                    // tag of the next data, by rank
   std::vector<std::deque<frame>> arriving_;  // by rank
-  int waiting_ = 0;                          // of these
+  int waiting_ = 0;                          // number of frames in arriving_
   std::list<frame> leaving_;
   std::map<mpi_stream, std::deque<mpi_header>> headers_;  // not taken yet
 };

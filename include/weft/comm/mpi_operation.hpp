@@ -185,9 +185,9 @@ class mpi_operation {
   std::uint64_t number_;
   stage stage_ = stage::start;
   std::vector<int> peers_;            // ranks whose headers it needs, or the receiver of a message
-  std::size_t heard_ = 0;             // of them
+  std::size_t heard_ = 0;             // number of them that were heard
   std::vector<fingerprint> meant_;    // by rank
-  std::vector<int> own_tags_, tags_;  // of the data for each rank, and from it
+  std::vector<int> own_tags_, tags_;  // tags of the data to and from each rank
   std::vector<MPI_Request> sending_, receiving_;
   rank_counts parts_;
   std::vector<const void*> operands_;  // of this rank's part, by rank

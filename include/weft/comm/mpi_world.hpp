@@ -15,7 +15,7 @@
 namespace weft {
 
 /// Executes body(communicator&) on this rank and returns the exit code of the job, which is the same on all
-/// ranks: the return value of `body`, or for an exception that of report(std::exception_ptr), which prints
+/// ranks: the return value of `body`, or, for an exception, that of report(std::exception_ptr), which prints
 /// it. Other ranks are notified, and terminated if they do not finish within two seconds. Throws usage_error
 /// the second time in a process, because MPI can be initialized only once.
 template <class Body, class Report>

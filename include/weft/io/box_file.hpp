@@ -31,8 +31,7 @@ struct box_in_file {
   /// Checksums of its blocks; a single one may cover all bytes together. Empty: nothing is checked.
   std::vector<std::uint64_t> sums{};
   std::string name{};           // name of the tensor, for errors
-  std::optional<dtype> type{};  // dtype of its elements, if it differs from that of the tensor in memory;
-                                // both are floating-point
+  std::optional<dtype> type{};  // in the file, if not as in memory; both are floating-point
 };
 
 namespace detail {

@@ -38,13 +38,11 @@ struct stored_tensors {
 
 /// How `save` of tensor_files.hpp and save_weights write tensors.
 struct save_options {
-  std::optional<dtype> as{};  // the floating-point dtype in which floating-point tensors are written; by
-                              // default their own
+  std::optional<dtype> as{};  // the dtype in which floating-point tensors are written; by default their own
 };
 /// How `load` and load_weights read tensors.
 struct load_options {
-  bool convert = false;  // convert floating-point dtypes of the file to those of the tensors, rounded to
-                         // nearest
+  bool convert = false;  // convert floating-point elements to the tensors' dtypes, rounded to nearest
   std::string prefix{};  // prefix of the names in the file, such as "model." in a checkpoint
 };
 

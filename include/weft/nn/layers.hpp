@@ -98,7 +98,7 @@ struct layer_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
   parameter<extents<Features>> bias = detail::parameter_if_static<Features>(init::constant(0));
 
-  /// For `features` features, on `where`. Throws shape_error if the extent of the type is another one.
+  /// For `features` features, on `where`. Throws shape_error if the type has a different static extent.
   static layer_normalization create(index_t features, const device& where = parameter_device()) {
     return {make_parameter(extents<Features>{features}, init::constant(1), where),
             make_parameter(extents<Features>{features}, init::constant(0), where)};
@@ -112,7 +112,7 @@ template <index_t Features = dyn, class Epsilon = machine_epsilon>
 struct rms_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
 
-  /// For `features` features, on `where`. Throws shape_error if the extent of the type is another one.
+  /// For `features` features, on `where`. Throws shape_error if the type has a different static extent.
   static rms_normalization create(index_t features, const device& where = parameter_device()) {
     return {make_parameter(extents<Features>{features}, init::constant(1), where)};
   }

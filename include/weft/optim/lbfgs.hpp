@@ -32,8 +32,7 @@ struct lbfgs {
   int max_iter = 20;               // directions in a step
   int max_eval = 0;                // evaluations in a step; 0: 5 / 4 of max_iter
   double tolerance_grad = 1e-7;    // ends a step: the largest element of the gradient
-  double tolerance_change = 1e-9;  // ends a step: the largest change of a parameter, or the change of the
-                                   // value
+  double tolerance_change = 1e-9;  // ends a step: the largest change of a parameter, or that of the value
   int history_size = 100;
   bool line_search = false;  // "strong_wolfe"; otherwise step lengths are lr
 
@@ -46,7 +45,7 @@ struct lbfgs {
   double curvature = 1;  // the scale of the first estimate of a direction
   std::shared_ptr<tensor_state> gradient{}, direction{};
   double length = 0;  // along `direction`
-  std::vector<std::weak_ptr<tensor_state>> known_parameters{};  // that the history belongs to
+  std::vector<std::weak_ptr<tensor_state>> known_parameters{};  // the history is of these
 
   /// Minimises `function()`, which returns its value as a number after a backward pass that has set the
   /// gradients of `model`; it is called several times. Returns the value before the step. Parameters without

@@ -20,7 +20,7 @@ struct loss_scaler {
   double scale = 65536;  // a power of two, so that scaling does not round
   std::int64_t growth_interval = 2000;
   std::int64_t growth_tracker = 0;  // finite steps since the scale last changed
-  static constexpr double least = 0x1p-24, most = 0x1p100;  // of the scale
+  static constexpr double least = 0x1p-24, most = 0x1p100;  // bounds of the scale
 
   /// Throws value_error unless the scale is a power of two from 2^-24 to 2^100, the interval from 1 to 2^53,
   /// and the tracker at least 0 and below the interval.

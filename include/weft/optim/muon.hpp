@@ -31,8 +31,7 @@ struct muon {
   int ns_steps = 5;   // Newton-Schulz iterations
   double eps = 1e-7;  // lower bound of the norm by which a matrix is divided
   adjustment adjust_lr =
-      adjustment::original;  // how the learning rate is scaled by the shape: sqrt(max(1, n / m)), or 0.2
-                             // sqrt(max(n, m))
+      adjustment::original;  // scales the rate by the shape: sqrt(max(1, n / m)), or 0.2 sqrt(max(n, m))
   /// Which matrices are updated by Muon, by name; by default all. Embeddings and the last layer are usually
   /// left to AdamW.
   std::function<bool(const std::string& name)> uses{};

@@ -127,7 +127,7 @@ class optimizer_state {
 
   [[gnu::cold]] void set_named(state_dict_t now);
 
-  /// Index of a slot, or where it would be inserted.
+  /// The index of a slot, or of the place at which it would be inserted.
   std::size_t place_of(std::string_view kind, std::string_view name) const;
   bool is_at(std::size_t place, std::string_view kind, std::string_view name) const {
     return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;

@@ -27,8 +27,7 @@ struct schedule {
   shape kind = shape::constant;
   double lr = 1e-3;
   std::int64_t warmup = 0;
-  std::int64_t steps = 0;  // cosine and linear: the step at which the rate is final; must be set, at least to
-                           // warmup
+  std::int64_t steps = 0;  // cosine and linear: when the rate is final; must be set, to at least warmup
   std::int64_t every = 1;  // step: number of steps between reductions
   double gamma = 0.1;      // step: factor of a reduction
   double final_lr = 0;     // cosine and linear
@@ -65,10 +64,11 @@ struct schedule {
 
 /// The one-cycle policy (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR: the rate rises from
 /// max_lr / div_factor to `max_lr` in the first `pct_start` of the steps, and falls to max_lr / div_factor /
-/// final_div_factor at the last step, where it stays. The momentum falls and rises.
+/// final_div_factor at the last step, where it stays. The momentum falls while the rate rises, and vice
+/// versa.
 struct one_cycle {
   double max_lr = 1e-3;
-  std::int64_t steps = 0;  // of the cycle; must be set
+  std::int64_t steps = 0;  // steps of the cycle; must be set
   double pct_start = 0.3;
   bool linear = false;       // linear instead of cosine
   bool three_phase = false;  // the fall first returns to max_lr / div_factor, in as many steps as the rise

@@ -17,8 +17,7 @@ struct whole_computation {
 
   std::string name;
   state own;                                         // of shape [elements]
-  std::function<state(const state& whole)> compute;  // argument and result of shape [elements]; called on one
-                                                     // of the ranks
+  std::function<state(const state& whole)> compute;  // of shape [elements] -> [elements]; on one of the ranks
   std::function<void(const state& own)> finish;      // called with this rank's elements of the result
 };
 

@@ -202,7 +202,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// Whether this rank's rows have memory of their own.
   bool apart(const unit& u) const { return options_.divide == sharding::parameters && u.parts() > 1; }
-  /// The units of all parameters, with those of experts last.
+  /// The units of all parameters; the units of experts are last.
   [[gnu::cold]] std::vector<unit> divided_units(const state_dict_t& parameters,
                                                 const expert_division& experts,
                                                 const std::vector<int>& chunks) const;
@@ -222,10 +222,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
   std::vector<unit> units_;
   state_dict_t buffers_;
   std::unordered_map<tensor_state*, member_place> places_;
-  /// A backward pass under way.
+  /// A backward pass in progress.
   struct backward_pass {
     std::unordered_map<tensor_state*, int> uses;  // number of cotangents still to come
-    std::vector<int> waiting;                     // by unit: number of members whose gradients are incomplete
+    std::vector<int> waiting;                     // by unit: number of members with incomplete gradients
   };
   std::vector<backward_pass> passes_;  // nested: each runs in a gradient hook of the one before
   parameter_gatherer gatherer_;

@@ -21,14 +21,14 @@ struct step_options {
   double clip = 0;            // maximum 2-norm of the gradient; 0: no limit
   index_t micro_batches = 1;  // backward passes since the last step, over which the mean is taken
   bool finite = false;  // step(micro_batches, loss) throws non_finite_error instead of updating parameters
-  bool graph = false;   // on devices that record work, step(micro_batches, loss) is recorded and replayed by
-                        // one call; no effect on step()
+  bool graph = false;   // step(micro_batches, loss) is recorded and then replayed by one call, on devices
+                        // that record work; no effect on step()
 };
 
 /// The results of `step(micro_batches, loss)`, and its communication on this rank.
 struct step_result {
   double loss = 0;             // mean over all micro-batches of all ranks
-  double norm = 0;             // of the gradient, before clipping
+  double norm = 0;             // 2-norm of the gradient before clipping
   traffic sent;                // bytes sent, by kind of operation
   axis_bytes sent_by_axis{};   // bytes in the order of mesh_axes, without control traffic
   double waited_ms = 0;        // time spent waiting for other ranks
@@ -155,7 +155,7 @@ class distributed_context : public context {
   /// Type-independent properties of a run's optimizer and programs.
   struct training {
     optimizer_state* state;
-    std::int64_t* steps;  // of the optimizer
+    std::int64_t* steps;  // number of steps of the optimizer
     bool scales_loss;     // whether products are in f16, which needs a loss scale
   };
 
@@ -250,7 +250,7 @@ class distributed_context : public context {
   virtual communication communicated() const {
     return {groups().sent(), sent_by_axis(), groups().waited_ms()};
   }
-  /// Sets what has been communicated since `before`.
+  /// Sets the members for communication to that since `before`.
   void set_communication(step_result& r, const communication& before) const;
   /// The mean of the losses of all micro-batches, `count` of which count: all of them, unless join() was
   /// called. Throws non_finite_error if `o.finite` and one is not finite.
@@ -350,7 +350,7 @@ class distributed_context : public context {
   comm_options in_step(const std::string& label) const {
     return {parallel::of_run(number_, label), options_.timeout, true, steps_};
   }
-  /// Tensors of the model, of which each rank of `among` holds different ones.
+  /// Tensors of the model; each rank of `among` holds different ones.
   struct distributed_tensors {
     std::vector<model_tensor> all;
     std::shared_ptr<communicator> among;
@@ -372,25 +372,20 @@ class distributed_context : public context {
   parallel_options options_;
   std::shared_ptr<communicator> ranks_, data_ranks_;
   training training_;
-  std::shared_ptr<const void> alive_ = std::make_shared<char>();  // tells the optimizer's state that this run
-                                                                  // exists
-  std::int64_t number_;                                           // number of this run among the runs of
-                                                                  // these ranks
+  std::shared_ptr<const void> alive_ = std::make_shared<char>();  // marks this run for its optimizer's state
+  std::int64_t number_;                                           // among the runs of these ranks
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
-  state_dict_t local_, compared_;  // `compared_`: the part of `local_` that all ranks which process different
-                                   // data have
+  state_dict_t local_, compared_;  // compared_: those of local_ that all data ranks have
   std::vector<distributed_tensors> distributed_;  // experts, then stages of a pipeline
   parallel::expert_division experts_divided_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
-  bool begins_update_ = false;  // the functions of before_update() are being called: the step's gradients are
-                                // available
+  bool begins_update_ = false;  // functions of before_update() are called: the gradients are there
   parallel::step_graphs graphs_;
   std::vector<joined_batch> joins_;  // since the last step
   double batch_weight_ = 1, position_weight_ = 1;
-  int counted_first_ = 0;   // the first rank with a batch in the last micro-batch, which has had the most
-                            // batches
+  int counted_first_ = 0;   // the first rank with a batch in the last micro-batch: it has the most
   bool in_passes_ = false;  // in passes of step(m, loss)
   std::size_t joins_of_passes_ = 0;
   std::int64_t steps_ = 0;  // since binding

@@ -73,7 +73,7 @@ class parameter_gatherer {
   int ahead_;
   bool apart_;  // gathered elements have separate memory
   bool keeps_;  // gathered elements are kept between the forward and backward pass
-  dtype type_;  // of messages
+  dtype type_;  // dtype of messages
   std::vector<state> states_;
   std::vector<int> coming_;
   read_order order_;

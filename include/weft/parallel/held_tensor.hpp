@@ -33,8 +33,7 @@ struct held_tensor {
   std::string name;
   tensor_spec whole;                    // the complete tensor
   std::vector<stored_box> parts;        // boxes of in_rows(whole.extents), and their places in `local`
-  std::shared_ptr<tensor_state> local;  // the elements of `parts`; null if this rank has no part of the
-                                        // tensor
+  std::shared_ptr<tensor_state> local;  // elements of `parts`; null if this rank has none
   bool saves = false;      // whether this rank writes its parts: exactly one rank writes each element
   bool is_buffer = false;  // not changed by optimizers, but possibly by forward passes
 };

@@ -57,7 +57,7 @@ struct gradient_bucket {
 /// state.
 gradient_hook bf16_compress();
 
-/// Settings of power_sgd, as those of torch's PowerSGDState.
+/// Settings of power_sgd, as in torch's PowerSGDState.
 struct power_sgd_options {
   int rank = 1;
   bool error_feedback = true;  // the approximation error is added to the next gradient

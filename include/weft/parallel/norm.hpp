@@ -42,7 +42,7 @@ inline double norm_over_ranks(context& c, const tensor_list& gradients, communic
 /// The quantities of all gradients together that an update needs.
 struct gradient_measure {
   pending_number norm;   // before clipping
-  gradient_scale scale;  // for the update
+  gradient_scale scale;  // factor for the update
   bool exists = true;    // whether any rank has a gradient
 };
 /// The 2-norm of the gradients times `mean` / `loss_scale`, where `loss_scale` is the factor that they

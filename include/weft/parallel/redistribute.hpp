@@ -45,7 +45,7 @@ struct all_dynamic<std::integer_sequence<int, D...>> {
 
 }  // namespace parallel::detail
 
-/// A tensor of which a rank has a part, without static extents.
+/// The type of a rank's part of a tensor, without static extents.
 template <class T, class Extents>
 using part_of_rank =
     tensor<T, typename parallel::detail::all_dynamic<std::make_integer_sequence<int, Extents::order>>::type>;

@@ -84,14 +84,13 @@ class gradient_reducer {
 
   void set_gradients(int u, const state_ptr& reduced);
 
-  static constexpr std::size_t most_under_way = 2;  // number of reductions in flight; bounds the memory of
-                                                    // messages
+  static constexpr std::size_t most_under_way = 2;  // reductions in flight; bounds memory
 
   std::vector<unit>& units_;
   const rank_groups& groups_;
   device where_, messages_;
   gradient_hook hook_;
-  dtype type_;  // of messages
+  dtype type_;  // dtype of messages
   bool reduces_each_, sends_;
   std::vector<state> states_;
   std::deque<reduction_step> under_way_;

@@ -165,7 +165,7 @@ class stage_evaluator {
     if (follows) followed_.push_back(value);
     return Result(std::move(value));
   }
-  /// Throws usage_error if a program of this chunk reads a value of another one.
+  /// Throws usage_error if a program of this chunk reads a value of another chunk.
   void check_present(const tensor_list& leaves) const {
     for (const auto& leaf : leaves)
       if (std::find(absent_.begin(), absent_.end(), leaf) != absent_.end())

@@ -25,11 +25,9 @@ struct step_form {
   double clip = 0, loss_scale = 1, loss_weight = 1;
   int recompute_programs = 0;
   std::vector<const void*> memory{};  // memory of parameters and buffers, including those among the operands
-  std::vector<std::size_t> operands{};  // operands of the losses of all micro-batches, as indices into
-                                        // `tensors`
+  std::vector<std::size_t> operands{};  // of the losses of all micro-batches, as indices of `tensors`
   std::vector<tensor_spec> tensors{};   // distinct operands
-  std::vector<std::int64_t> numbers{};  // run-time numbers and sizes in the losses, and the contents of
-                                        // blocks
+  std::vector<std::int64_t> numbers{};  // run-time numbers and sizes in losses, contents of blocks
   bool operator==(const step_form&) const = default;
 };
 
@@ -85,11 +83,10 @@ class step_graph {
   bool warm_ = false;
   caching_allocator::private_pool pool_;  // declared before members that may refer to its blocks
   buffer arena_;
-  tensor_list inputs_;  // tensors that the recorded work reads instead of the operands; null: the operand
-                        // itself
+  tensor_list inputs_;  // read by the recorded work in place of operands; null: the operand itself
   std::vector<draw> draws_;
   std::uint64_t programs_ = 0;  // number of programs from the beginning of the last micro-batch on
-  tensor_list gradients_;  // of parameters
+  tensor_list gradients_;  // gradients of parameters
   values values_;
   std::unique_ptr<recorded_work> work_;
 };

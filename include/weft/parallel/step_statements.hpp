@@ -14,8 +14,7 @@ namespace weft::parallel {
 /// The result of a walk over a statement.
 struct walked_statement {
   index_t blocks;
-  bool has_gradient;  // whether the value that the chunk passes on has a gradient from the loss; see
-                      // stage_evaluator
+  bool has_gradient;  // whether the value passed on has a gradient from the loss; see stage_evaluator
 };
 
 /// A chunk that has been executed for a micro-batch.

@@ -39,8 +39,7 @@ struct parallel_options {
   int layer_ranks = 1;         // ranks that divide layers
   int context_ranks = 1;       // ranks that divide the positions of sequences
   int expert_ranks = 1;        // ranks that divide experts
-  bool deterministic = false;  // bitwise the same results for every division of a step among ranks and
-                               // micro-batches
+  bool deterministic = false;  // bitwise the same for every division of a step among ranks and micro-batches
   bool reshard_after_forward = true;  // free gathered parameters between forward and backward
   bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0,
                                       // which are those saved in checkpoints

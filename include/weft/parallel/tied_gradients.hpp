@@ -163,8 +163,7 @@ class tied_gradients {
   bool deterministic_;
   std::vector<handed_gradient> handed_;
   bool delivered_ = false;                        // deliver() has been called in this step
-  bool hands_each_ = false;                       // whether the gradients of each micro-batch are handed to
-                                                  // other stages
+  bool hands_each_ = false;                       // gradients of each micro-batch go to other stages
   std::vector<std::vector<int>> updates_before_;  // by parameter, without a flush; see of_forward
   std::vector<int> sums_, handed_over_;           // number of messages in this step, by parameter
   std::vector<sent> sent_;                        // messages of a parameter in the order of their numbers

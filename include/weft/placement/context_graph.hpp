@@ -126,8 +126,7 @@ class head_exchange {
       const int of = n.op->kind == op::op_kind::result ? g_[i].operand[0] : -1;
       if (of < 0 || in_heads_[of] < 0) return to.intern(n).id;
       const value other = result_of({&to, in_heads_[of]}, static_cast<int>(n.at[0]));
-      if (g_[of].op == &info_of<op::attention>) return other.id;  // log-sum-exps, which only the backward
-                                                                  // pass reads
+      if (g_[of].op == &info_of<op::attention>) return other.id;  // log-sum-exps, for backward only
       return to_positions(other, n.result.extents).id;
     });
   }
@@ -169,7 +168,7 @@ class head_exchange {
 
   const compute_graph& g_;
   sequence<int> in_heads_;  // by node of g_: attention, or its derivative, on this rank's heads
-  index_t key_heads_ = 1;   // of the last of them
+  index_t key_heads_ = 1;   // of the last of these
 };
 
 }  // namespace detail

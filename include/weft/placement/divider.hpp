@@ -14,8 +14,7 @@ namespace weft::graph {
 /// A graph divided among ranks, as one rank computes it.
 struct placed_graph {
   compute_graph graph;
-  sequence<placement> where;  // by node of `graph`; for nodes that make up a collective, the placement of its
-                              // result
+  sequence<placement> where;  // by node of `graph`; nodes of a collective have that of its result
   placement result{};         // placement of the first output
   finding found{};            // if there is a mistake, `graph` is empty
 };

@@ -12,8 +12,7 @@ enum class mistake : std::uint8_t {
   divided_differently,  // operands are divided along different dims, or into different groups
   computed_whole,  // a value computed whole on every rank meets a divided one: a layer is not divided
   contracted_with_whole,  // a matmul sums over a dim that is divided in one operand and not in the other
-  lost_in_view,           // the divided dim is not a dim of the result of a reshape, slice, flip, pad or
-                          // concat
+  lost_in_view,           // the result of a reshape, slice, flip, pad or concat lacks the divided dim
   dim_must_be_whole,      // a native op that does not declare this dim divisible, or a minimum over it
   result_divided          // the value of the whole expression: the last layer must be divided by rows
 };

@@ -277,8 +277,7 @@ class placer {
     if (d.result[0] < 0 && rows_in_groups) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && least) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && to.is_shared() && !is_cotangent(i))
-      return wrong(i, mistake::dim_must_be_whole, to);  // ranks with the same elements would add them
-                                                        // repeatedly
+      return wrong(i, mistake::dim_must_be_whole, to);  // several ranks would add the same
     for (int k = 0; k < n.operands; ++k) {
       if (d.operand[k] < 0 || p[k].is_divided()) continue;
       if (i < seed_ && n.op->kind == op::op_kind::contraction && d.result[0] < 0)

@@ -30,13 +30,13 @@ namespace weft::graph {
 enum class position_rule : std::uint8_t {
   source,  // has no operands
   leaf,
-  formula,  // of elements
+  formula,  // element-wise
   linear,   // element-wise: a sum or a copy of operands
-  product,  // of elements
+  product,  // element-wise
   quotient,
   choice,    // where
-  sum,       // of dims
-  extremum,  // of dims
+  sum,       // over dims
+  extremum,  // over dims
   contraction,
   reshape,
   permute,

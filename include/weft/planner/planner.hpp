@@ -25,7 +25,7 @@ namespace weft::planner {
 /// A way to divide a step.
 struct candidate {
   mesh_sizes sizes{};
-  index_t samples = 1;        // of a micro-batch
+  index_t samples = 1;        // per micro-batch
   index_t micro_batches = 1;  // per step on each rank
 };
 
@@ -37,7 +37,7 @@ std::vector<candidate> candidates(int ranks, index_t batch, const mesh_sizes& mo
 /// The predicted cost of a step.
 struct forecast {
   candidate of{};
-  double seconds = 0;          // of a step
+  double seconds = 0;          // time of a step
   double computing = 0;        // seconds, on the rank that computes longest
   double waiting = 0;          // seconds, on the rank that waits longest
   std::size_t peak_bytes = 0;  // on the rank that needs most memory

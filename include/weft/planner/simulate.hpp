@@ -22,8 +22,7 @@ namespace weft::planner {
 /// The time of a rank's step, in seconds: the mean of the traced steps.
 struct rank_times {
   double computing = 0;  // time in which its device computes
-  double waiting = 0;    // time in which its device is idle because it waits for other ranks: exposed
-                         // communication
+  double waiting = 0;    // device idle, waiting for other ranks: exposed communication
   double end = 0;        // computing + waiting
 };
 

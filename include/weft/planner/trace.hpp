@@ -42,8 +42,7 @@ struct rank_operation {
   index_t sent = 0;         // bytes that this rank sends, as the library counts them (comm/traffic.hpp)
   int peer = 0;             // of a message, as numbered in the world
   int tag = 0;              // of a message
-  std::int64_t number = 0;  // number among the collectives of the group, or among the messages to or from the
-                            // peer
+  std::int64_t number = 0;  // of the group's collectives, or of the messages to or from the peer
   std::string text{};       // for errors
 };
 

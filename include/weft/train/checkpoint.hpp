@@ -170,7 +170,7 @@ class checkpointer {
   /// meanwhile, because it has saved newer ones, restores the one that `latest` names then. Throws io_error
   /// on all ranks, naming file and tensor, if it is damaged, incomplete, of another model or of an optimizer
   /// with another name (`saved_as`); the run may then be partly restored and must not continue. Each rank
-  /// reads the headers of all shards, and the tensors of which it holds rows. Collective.
+  /// reads the headers of all shards, and reads the tensors that it holds rows of. Collective.
   std::optional<run_position> load() {
     finish();
     std::string text = newest_index();
@@ -429,7 +429,7 @@ class checkpointer {
   }
 
   detail::checkpoint_folder folder_;
-  detail::checkpoint_id id_;  // of the last save
+  detail::checkpoint_id id_;  // id of the last save
   Run* run_;
   checkpoint_options options_;
   int exceptions_;        // std::uncaught_exceptions() at construction

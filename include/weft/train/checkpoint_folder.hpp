@@ -39,7 +39,7 @@ class checkpoint_folder {
     remove_leftovers();
   }
 
-  /// A serial number above those of all checkpoints in the folder. Throws io_error if there is none left.
+  /// A serial number above those of all checkpoints in the folder. Throws io_error if no number is left.
   std::int64_t next_serial() const;
 
   /// The verified index of the checkpoint to resume from; nullopt if there is no checkpoint. Throws io_error

@@ -80,8 +80,7 @@ struct checkpoint_index {
   checkpoint_id id;
   std::int64_t samples = 0, optimizer_steps = 0;
   std::int64_t loss_scale_log2 = 0, growth_tracker = 0;
-  std::string optimizer;                 // name of the optimizer; empty if it has none, or if an earlier weft
-                                         // wrote the index
+  std::string optimizer;                 // its name; empty if it has none, or if an earlier weft wrote this
   std::vector<checkpoint_shard> shards;  // by part
   std::vector<std::uint64_t> random;     // position of each rank's random numbers: step, programs
 

@@ -27,8 +27,7 @@ struct profiler_options {
   /// Wait for the device after each op, so that its range ends when the op has been computed; otherwise
   /// ranges of GPU kernels end when the kernel is queued. No effect on the CPU, which computes synchronously.
   bool wait_for_devices = false;
-  std::size_t most_events = std::size_t{1} << 20;  // events in a trace, 24 bytes each; sums include all
-                                                   // events
+  std::size_t most_events = std::size_t{1} << 20;  // in a trace, 24 bytes each; sums include all
 };
 
 /// All ranges of one name.

@@ -53,8 +53,7 @@ WEFT_DEFINE void rpc_agent::send(detail::rpc_answer& a) {
     a.text = refused.what();
     try {
       calls_->out().push(queue, a.bytes());
-    } catch (const value_error&) {  // the store does not accept the error message either, so the caller times
-                                    // out
+    } catch (const value_error&) {  // nor is the error message accepted: the caller times out
     }
   }
 }

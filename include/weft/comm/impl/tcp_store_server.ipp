@@ -100,7 +100,7 @@ WEFT_DEFINE void store_session::refuse(std::size_t n, const std::string& why) {
     const std::int64_t number = r.number();
     const auto what = static_cast<store_operation>(r.byte());
     using enum store_operation;
-    if (what == get || what == wait || what == check) r.length();  // of the list: its first key is shown
+    if (what == get || what == wait || what == check) r.length();  // skipped: the first key is shown
     const std::size_t key = std::min(r.length(), r.left());
     const std::string text =
         std::string("weft: store: ") + name_of(what) + " " + shown(r.rest().substr(0, key)) + ": " + why;

@@ -196,8 +196,7 @@ WEFT_DEFINE void replacement_file::remove_stale(file_calls& calls, const std::st
   descriptor file;
   if (::lstat(partial.c_str(), &is) == 0 && S_ISREG(is.st_mode)) {
     constexpr int how = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    file = descriptor(::open(partial.c_str(), O_WRONLY | how));  // network file systems lock only files
-                                                                 // opened for writing
+    file = descriptor(::open(partial.c_str(), O_WRONLY | how));  // NFS locks only writable files
     if (!file && errno == EACCES) file = descriptor(::open(partial.c_str(), O_RDONLY | how));
     if (!file && errno != ENOENT) fail_at(partial, "is in the way");
     if (!file) return;

@@ -39,8 +39,7 @@ inline std::string text_of(const protobuf_message& m) {
   return all;
 }
 
-inline constexpr std::size_t most_bytes_in_model = 1024;         // of a tensor, if elements are in another
-                                                                 // file
+inline constexpr std::size_t most_bytes_in_model = 1024;         // per tensor with storage in another file
 inline constexpr std::uint64_t most_bytes_of_file = 0x7fffffff;  // limit of Protocol Buffers
 
 }  // namespace detail

@@ -103,8 +103,7 @@ WEFT_DEFINE exporter::recurrence exporter::begin(const std::shared_ptr<tensor_st
   known_value sequence = known(x), element{nullptr, here_->new_name("element"), sequence.extents},
               state{nullptr, here_->new_name("state"), {}};
   element.extents.erase(element.extents.begin());
-  shape of_element, marked;  // `marked`: with the extents of the sequence, except the last, as numbers below
-                             // -1
+  shape of_element, marked;  // `marked`: extents of the sequence except the last, as numbers below -1
   for (int d = 1; d < x->extents.order; ++d) {
     const bool is_marked =
         !sequence.extents[static_cast<std::size_t>(d)].is_number() && d + 1 < x->extents.order;

@@ -61,8 +61,7 @@ WEFT_DEFINE void refuse_other_models(communicator& ranks, const comm_options& o,
   for (index_t& n : sent) all.resize(all.size() + static_cast<std::size_t>(++n));
   ranks.all_gather(own, all, sent, o).wait();
   const auto form = [&](int r,
-                        index_t i) -> std::optional<std::int64_t> {  // digest of tensor i of rank r, if the
-                                                                     // rank has it
+                        index_t i) -> std::optional<std::int64_t> {  // of tensor i of rank r, if any
     if (i >= counts[static_cast<std::size_t>(r)]) return {};
     const index_t at = std::accumulate(sent.begin(), sent.begin() + r, index_t{0}) + i;
     return all[static_cast<std::size_t>(at)];

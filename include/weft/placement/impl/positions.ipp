@@ -14,11 +14,9 @@ namespace detail {
 
 /// Where a value has positions.
 struct position_place {
-  placement p;             // a sum over this rank's positions, divided along one of `dims`, or whole without
-                           // positions
+  placement p;             // a sum over this rank's positions, divided along one of `dims`, or whole if none
   unsigned dims = 0;       // the dims that may count positions, as bits
-  bool is_folded = false;  // summed over some of the dims that count positions, so that only a sum over the
-                           // rest may read it
+  bool is_folded = false;  // summed over some dims of positions: only a sum over the rest may read it
 
   static constexpr index_t unknown_groups = 0;
 
@@ -335,8 +333,7 @@ class position_walk {
     for (int d = 0; d < all.size(); ++d)
       for (int k = 0; k < n.operands; ++k) {
         if (!found.has(d) || all[d].operand[k] < 0 || operand(n, k)) continue;
-        if (summed && at(n.operand[k]).learns) refuse_reading(n);  // for example weights, which belong to
-                                                                   // other positions too
+        if (summed && at(n.operand[k]).learns) refuse_reading(n);  // e.g. weights of other positions
         if (counted_[n.operand[k]] >> all[d].operand[k] & 1) refuse_counted(n, k);
       }
     if (to) return found.moved(to);

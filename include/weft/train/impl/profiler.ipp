@@ -211,8 +211,7 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
   }
 
   std::atomic<bool> is_on_{false}, waits_{false};
-  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // generation_: number of starts
-                                                                           // and clears
+  std::atomic<std::uint64_t> most_events_{0}, events_{0}, generation_{0};  // generation_: starts and clears
   std::atomic<range_sink*> next_{nullptr};
   std::mutex lock_;
   std::shared_ptr<profile> profile_;
