@@ -163,8 +163,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
       }
   }
 
-  /// Whether this rank is the one that saves the elements of `t` that several of the ranks that divide layers
-  /// have.
+  /// Whether this rank saves the elements of `t` that several of the ranks that divide layers have.
   bool is_first_in_layer(const tensor_state& t) const {
     return parallel::is_first_in_layer(t, groups_.layers() ? groups_.layers()->rank() : 0);
   }

@@ -271,7 +271,7 @@ class distributed_context : public context {
 
   /// Sets whether subsequent backward passes are the last of the step; see no_sync.
   void synchronize(bool on) { parallel_->synchronize(on); }
-  /// Sets that ranks divide positions; `by` executes attention over them.
+  /// Declares that ranks divide positions; `by` executes attention over them.
   void divide_context(std::shared_ptr<parallel::context_service> by);
   /// See data_parallel_hooks.
   void take_over(tensor_list withheld, tensor_list found) {

@@ -105,7 +105,8 @@ class pipeline_context : public distributed_context {
   };
 
   void use_schedule(index_t micro_batches);
-  /// Uses the schedule for as many micro-batches as stages, or for twice as many if there is none.
+  /// Uses the schedule for as many micro-batches as there are stages, or for twice as many if there is no
+  /// such schedule.
   [[gnu::cold]] void use_any_schedule();
   bool on_this_stage(int chunk) const {
     return schedule_.stage_of[static_cast<std::size_t>(chunk)] == stage();

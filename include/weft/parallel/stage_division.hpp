@@ -16,7 +16,8 @@ double elements_in(const runtime::plan_view& p, const runtime::symbol_values& sy
 }  // namespace detail
 
 /// The modelled cost of a program in FLOP: twice the multiplications of its products, plus 16 for each
-/// element that a step reads or writes, about the work that a machine does in the time of one memory access.
+/// element that a step reads or writes, about the FLOP that a machine computes in the time in which it moves
+/// one element.
 [[gnu::cold]] double modelled_cost(const runtime::plan_view& p, const runtime::symbol_values& symbols);
 
 /// Ranges of `count[c]` consecutive blocks for the chunks c. Throws usage_error unless `count` has one

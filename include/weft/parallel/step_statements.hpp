@@ -99,8 +99,8 @@ class statements_of final : public step_statements {
     return {nullptr, value.state(), {evaluator.blocks(), evaluator.is_followed(value.state())}};
   }
 
-  /// Throws if lengths differ, because stages execute micro-batches after all losses have been called, with
-  /// the length of the last one.
+  /// Throws usage_error if the numbers of positions differ, because stages execute micro-batches after all
+  /// losses have been called, with the length of the last one.
   void check_positions(index_t before, index_t now) const {
     if (now != before)
       refuse<usage_error>({"weft: step: the loss of micro-batch ", called_, " has sequences of ", now,

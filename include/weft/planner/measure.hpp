@@ -39,7 +39,7 @@ double least_seconds(F f) {
   return std::max(least, 1e-9);
 }
 
-/// Operations per second of products of dtype T.
+/// Operations per second of products, and of attention, in dtype T.
 template <element T>
 double rate_of_products(context& c, index_t n) {
   const tensor<T, extents<dyn, dyn>> x(full<T>(extents<dyn, dyn>{n, n}, 0.5f, c.where()));
