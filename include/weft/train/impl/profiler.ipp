@@ -28,8 +28,7 @@ namespace detail {
 
 using profiler_clock = std::chrono::steady_clock;
 
-/// The ranges of one thread. Locked for each range; other threads do not contend for the lock while the
-/// profiler runs.
+/// The ranges of one thread. Locked for each range, without contention while the profiler runs.
 struct thread_log {
   struct sums {
     std::int64_t count = 0, total = 0, self = 0, longest = 0, bytes = 0;  // times in ns
@@ -80,8 +79,7 @@ struct profile {
   }
 };
 
-/// The sink of ranges and steps for profilers. It is never destroyed, because ranges may end after their
-/// profiler.
+/// The sink of ranges and steps for profilers. Never destroyed, because ranges may end after their profiler.
 class profiler_sink final : public range_sink, public runtime::step_observer {
  public:
   static profiler_sink& get() {
