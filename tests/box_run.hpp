@@ -133,7 +133,7 @@ class box_run {
   void begin_step(std::uint64_t step) { random_ = {random_.seed, step, 0}; }
   std::vector<held_tensor> held_tensors() const { return held_; }
   void before_update(std::function<void()>) {}  // nothing is changed
-  void reload() {}
+  void reload(bool) {}
   void reset_hook() {}
 
   /// Whether this rank has the elements of the model, and no other optimizer state.

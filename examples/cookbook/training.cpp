@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Recipes of docs/cookbook/training.md.
+#include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <set>
 
 #include <weft/io/tensor_files.hpp>
 #include <weft/onnx/save.hpp>
 #include <weft/optim/clip.hpp>
+#include <weft/optim/loss_scale.hpp>
 #include <weft/train/line_log.hpp>
 #include <weft/train/loader.hpp>
 #include <weft/train/profiler.hpp>
@@ -75,14 +78,22 @@ loader<samples> part_of(const samples& data, int rank, int ranks) {
 template <class Model>
 void move(const Model& average, const Model& model, float part) {
   const auto kept = state_dict(average), latest = state_dict(model);
-  for (std::size_t i = 0; i < kept.size(); ++i)
+  std::set<const tensor_state*> moved;  // a tied parameter has several names
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (!moved.insert(kept[i].second.get()).second) continue;
     visit_type(kept[i].second->type, [&]<class T>(T) {
       auto old = flat_view<T>(kept[i].second), now = flat_view<T>(latest[i].second);
       if constexpr (is_floating(dtype_of<T>)) update(old, old * (1 - part) + now * part);
       else update(old, now);
     });
+  }
 }
 // [/moving]
+
+struct tied_mlp {
+  linear<4, 4> first, second = first;
+  auto operator()(expression auto x) const { return second(relu(first(x))); }
+};
 
 struct normalized_mlp {
   linear<4, 16> hidden;
@@ -165,6 +176,22 @@ int main() {
   }
   // [/bf16]
 
+  section("f16");
+  // [f16]
+  // f16 products: the loss is scaled so that small gradients do not become 0; steps that overflow are skipped.
+  context_in<precision::f16> half;
+  loss_scaler scaler;
+  for (auto [x, y] : batches) {
+    half.loss_scale = scaler.scale;
+    tape steps(half);
+    steps.backward(steps.eval(mse_loss(model(x), y)));
+    const double unscale = 1 / scaler.scale, norm = unscale * gradient_norm(parameters_of(model), half);
+    if (scaler.update(std::isfinite(norm))) optimizer.step(model, unscale * clip_factor(norm, 1.0), half);
+    else zero_grad(model);  // otherwise the next backward pass adds to gradients that are not finite
+  }
+  // [/f16]
+  if (!std::isfinite(eval(mse_loss(model(inputs), targets)).item())) return 1;
+
   section("average");
   // [average]
   // A moving average of the weights, which is often better than the last weights.
@@ -186,6 +213,11 @@ int main() {
     move(averaged, normalized, 0.01f);
   }
   if (averaged.norm.num_batches_tracked.item() != normalized.norm.num_batches_tracked.item()) return 1;
+  const tied_mlp tied;
+  const auto halfway = clone(tied);
+  update(tied.first.weight, halfway.first.weight + 1);
+  move(halfway, tied, 0.5f);
+  if (eval(amax(abs(halfway.second.weight - tied.first.weight + 0.5f))).item() > 1e-6f) return 1;
 
   section("bf16_file");
   // [bf16_file]

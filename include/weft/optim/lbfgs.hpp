@@ -116,13 +116,14 @@ class parameter_vector {
   vector values() const {
     return joined([](state_ref p) -> state_ref { return p; });
   }
-  /// Sets the parameters to from + along * t.
+  /// Sets the parameters to from + along * t, to `from` itself if t is 0.
   void set(const vector& from, const vector& along, double t) {
     index_t at = 0;
     for (const auto& p : parameters_) {
       const shape n{1, {p->extents.size()}};
       const vector start(part_of(*from.state(), at, n)), step(part_of(*along.state(), at, n));
-      update(flat_view<T>(p), start + step * static_cast<T>(t), context_);
+      if (t == 0) update(flat_view<T>(p), start, context_);
+      else update(flat_view<T>(p), start + step * static_cast<T>(t), context_);
       at += n[0];
     }
   }
@@ -191,7 +192,7 @@ double lbfgs::minimize(const state_dict_t& parameters, const std::function<doubl
   if (gradient && !all.is_of(known_parameters))
     refuse<value_error>({"weft: lbfgs: the history is of another model: each model has an optimizer"});
   known_parameters.assign(all.states().begin(), all.states().end());
-  int evaluations = 0;
+  std::int64_t evaluations = 0;
   const auto evaluate = [&](double t) {
     ++evaluations;
     all.clear_gradients();
@@ -201,7 +202,7 @@ double lbfgs::minimize(const state_dict_t& parameters, const std::function<doubl
   const auto is_flat = [&](const detail::search_point& p) {
     return detail::largest_magnitude(vector(p.gradient), c) <= tolerance_grad;
   };
-  const int most = max_eval > 0 ? max_eval : max_iter * 5 / 4;
+  const std::int64_t most = max_eval > 0 ? max_eval : std::int64_t{max_iter} * 5 / 4;
   detail::search_point now = evaluate(0);
   const double first = now.value;
   for (int i = 1; i <= max_iter && !is_flat(now); ++i) {

@@ -2,9 +2,11 @@
 // A factor on the loss that keeps small gradients within the range of f16: as large as possible without
 // overflow. Steps whose gradients overflow are skipped.
 //
-//   loss_scaler scaler;
-//   run.loss_scale = scaler.scale;          // gradients are multiplied by it
-//   if (scaler.update(std::isfinite(norm))) optimizer.step(...);
+//   c.loss_scale = scaler.scale;                         // before each step: gradients are multiplied by it
+//   ...                                                  // forward and backward
+//   const double factor = 1 / scaler.scale, norm = gradient_norm(parameters_of(model), c);
+//   if (scaler.update(std::isfinite(norm))) optimizer.step(model, factor, c);
+//   else zero_grad(model);                               // otherwise the next gradients are added to these
 #pragma once
 
 #include <algorithm>

@@ -90,10 +90,12 @@ void muon::update(const parameter_update<T>& u) const {
   const shape s = u.whole_extents("muon");
   context& c = u.run_context();
   const auto velocity = u.state("momentum_buffer");
+  // Nothing changes before the last assignment, so that an update that fails can be repeated.
+  const auto moved = [u, velocity, kept = u.number(momentum), rest = u.number(1 - momentum)] {
+    return velocity * kept + u.gradient() * rest;
+  };
   const auto g = u.gradient();
-  const auto kept = u.number(momentum);
-  weft::update(velocity, velocity * kept + g * u.number(1 - momentum), c);
-  const auto slope = nesterov ? eval(g + (velocity - g) * kept, c) : velocity;
+  const auto slope = nesterov ? eval(g + (moved() - g) * u.number(momentum), c) : eval(moved(), c);
   const auto rows = static_cast<double>(s[0]), columns = static_cast<double>(s[1]);
   const double factor = adjust_lr == adjustment::original ? std::sqrt(std::max(1.0, rows / columns))
                                                           : 0.2 * std::sqrt(std::max(rows, columns));
@@ -106,8 +108,9 @@ void muon::update(const parameter_update<T>& u) const {
     return flat_view<number>(x.state());
   };
   u.with_whole(slope, direction,
-               [u, shrink = u.number(1 - lr * weight_decay), rate = u.number(lr * factor)](const auto& x) {
-                 u.assign(u.value() * shrink - x * rate);
+               [u, velocity, moved, shrink = u.number(1 - lr * weight_decay),
+                rate = u.number(lr * factor)](const auto& x) {
+                 u.assign(u.results(u.value() * shrink - x * rate, moved()), velocity);
                });
 }
 

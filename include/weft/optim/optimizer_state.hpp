@@ -49,10 +49,11 @@ class optimizer_state {
   }
   /// Null if there is no such tensor yet.
   std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const;
-  /// The state tensor for the parameter `like`, of its shape and of dtype `type`, moved to its device; zero
-  /// if it is new. Throws value_error if it exists with another dtype or shape, or `kind` is not valid.
+  /// The state tensor for the parameter `like`, of its shape and of dtype `type`, moved to its device; its
+  /// elements are `initial` if it is new. Throws value_error if it exists with another dtype or shape, or
+  /// `kind` is not valid.
   std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
-                                    dtype type);
+                                    dtype type, double initial = 0);
   std::size_t bytes() const {
     std::size_t n = 0;
     for (const slot& s : slots_) n += s.tensor->bytes();
@@ -70,7 +71,11 @@ class optimizer_state {
   }
 
   /// Removes all tensors, as before the first step.
-  void clear() { slots_.clear(); }
+  void clear() {
+    slots_.clear();
+    owners_.clear();
+    named_ = {};
+  }
 
   /// Sets the device on which state is kept between updates; by default state stays on the device of its
   /// parameters.
@@ -92,23 +97,25 @@ class optimizer_state {
     for (const auto& t : lent) move_to(*t, *home_);
   }
 
-  /// The parameters of `m` with their names, cached while the parameters are the same. Throws usage_error if
-  /// there are none or none has a gradient, because a step would change nothing; or if another model that
-  /// this optimizer has updated is still alive, because parameters of the same names would share state.
+  /// The parameters of `m` with their names, cached while the parameters and the type of `m` are the same.
+  /// Throws usage_error if there are none or none has a gradient, because a step would change nothing; if
+  /// another model that this optimizer has updated is still alive, because parameters of the same names would
+  /// share state; or if a parameter was updated under another name, whose state would be left behind.
   template <class M>
   const state_dict_t& to_update(const M& m) {
     (void)sizeof(detail::trained_model_law<detail::content_of<M> != detail::content::none, M>);
     const tensor_list now = parameters_of(m);
     detail::require_gradients(now);
+    const state_dict_t& known = named_.parameters;
     const auto is_same = [](const auto& p, const auto& named) { return p == named.second; };
-    if (!std::equal(now.begin(), now.end(), named_.begin(), named_.end(), is_same))
-      set_named(named_parameters(m));
-    return named_;
+    if (named_.model != &model_type<M> ||
+        !std::equal(now.begin(), now.end(), known.begin(), known.end(), is_same))
+      set_named(named_parameters(m), &model_type<M>);
+    return known;
   }
   /// The same for the named parameters of a part of a model, none of which needs a gradient.
   void to_update(const state_dict_t& now) {
-    const auto is_same = [](const auto& a, const auto& b) { return a.second == b.second; };
-    if (!std::equal(now.begin(), now.end(), named_.begin(), named_.end(), is_same)) set_named(now);
+    if (named_.parameters != now) set_named(now, nullptr);
   }
 
  private:
@@ -125,7 +132,23 @@ class optimizer_state {
     owner& operator=(const owner&) { return *this; }
   };
 
-  [[gnu::cold]] void set_named(state_dict_t now);
+  /// The parameters of the last update, whose model is of the type with this model_type. A copy of the state
+  /// has none, so that it keeps no parameters alive.
+  struct last_parameters {
+    state_dict_t parameters{};
+    const char* model = nullptr;
+    last_parameters() = default;
+    last_parameters(const last_parameters&) {}
+    last_parameters& operator=(const last_parameters&) {
+      parameters.clear();
+      model = nullptr;
+      return *this;
+    }
+  };
+  template <class M>
+  static constexpr char model_type = 0;
+
+  [[gnu::cold]] void set_named(state_dict_t now, const char* model);
 
   /// The index of a slot, or of the place at which it would be inserted.
   std::size_t place_of(std::string_view kind, std::string_view name) const;
@@ -134,20 +157,15 @@ class optimizer_state {
   }
   [[gnu::cold]] std::shared_ptr<tensor_state> add(std::size_t place, std::string_view kind,
                                                   std::string_view name, const tensor_state& like,
-                                                  dtype type) {
-    auto t = make_zeros(like.where, like.extents, type);
-    t->memory.describe("optimizer state");
-    t->memory.set_name(std::string(kind) + " of " + std::string(name));
-    insert(place, kind, name, t);
-    return t;
-  }
+                                                  dtype type, double initial);
   [[gnu::cold]] void insert(std::size_t place, std::string_view kind, std::string_view name,
                             std::shared_ptr<tensor_state> t);
 
   std::vector<slot> slots_;  // by kind and name
   std::optional<device> home_;
   tensor_list lent_;
-  state_dict_t named_;
+  last_parameters named_;
+  std::vector<std::pair<std::string, std::weak_ptr<tensor_state>>> owners_;  // in any update, by name
   owner run_;
 };
 

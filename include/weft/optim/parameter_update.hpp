@@ -97,9 +97,10 @@ class parameter_update {
 
   /// Whether the parameter has a state tensor of this kind, that is, `state` has been called for it before.
   bool has_state(std::string_view kind) const { return state_.contains(kind, name_); }
-  /// The state tensor `kind`, of shape [elements] and type number_type; zero when first requested.
-  tensor<number_type, extents<dyn>> state(std::string_view kind) const {
-    return flat_view<number_type>(state_.get(kind, name_, *parameter_, dtype_of<number_type>));
+  /// The state tensor `kind`, of shape [elements] and type number_type, whose elements are `initial` when it
+  /// is first requested.
+  tensor<number_type, extents<dyn>> state(std::string_view kind, double initial = 0) const {
+    return flat_view<number_type>(state_.get(kind, name_, *parameter_, dtype_of<number_type>, initial));
   }
 
   /// Computes f on a whole tensor x and calls done(y). `own` is this rank's part of x, sharded like the

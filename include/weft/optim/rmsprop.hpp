@@ -122,12 +122,11 @@ struct adagrad {
 template <element T>
 void adagrad::update(const parameter_update<T>& u) const {
   const auto rate = u.number(lr / (1 + static_cast<double>(steps - 1) * lr_decay)), offset = u.number(eps);
-  const auto start = u.number(u.has_state("sum") ? 0 : initial_accumulator_value);
   const auto value = u.value();
-  const auto sum = u.state("sum");
+  const auto sum = u.state("sum", initial_accumulator_value);
   u.assign(let(u.gradient() + u.decay(value, weight_decay),
                [&](auto g) {
-                 return let(sum + start + g * g,
+                 return let(sum + g * g,
                             [&](auto s) { return u.results(value - g / (sqrt(s) + offset) * rate, s); });
                }),
            sum);

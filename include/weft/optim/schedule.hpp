@@ -19,6 +19,10 @@
 
 namespace weft {
 
+namespace detail {
+inline bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
+}  // namespace detail
+
 /// Linear warm-up lr (s + 1) / warmup, then constant; or a cosine (Loshchilov and Hutter, 2017) or a line
 /// from lr to `final_lr` at step `steps`, where it stays; or lr times gamma^(s / every), where s includes the
 /// steps of the warm-up.
@@ -36,12 +40,12 @@ struct schedule {
   /// step is out of range.
   double at(std::int64_t s) const {
     require(s >= 0, "a step", static_cast<double>(s), "0 or more");
-    require(lr >= 0, "lr", lr, "0 or more");
+    require(detail::is_rate(lr), "lr", lr, "finite and 0 or more");
     require(warmup >= 0, "warmup", static_cast<double>(warmup), "0 or more");
     require(steps >= 0, "steps", static_cast<double>(steps), "0 or more");
     require(every > 0, "every", static_cast<double>(every), "1 or more");
     require(gamma >= 0, "gamma", gamma, "0 or more");
-    require(final_lr >= 0, "final_lr", final_lr, "0 or more");
+    require(detail::is_rate(final_lr), "final_lr", final_lr, "finite and 0 or more");
     const bool ends = kind == shape::cosine || kind == shape::linear;
     require(!ends || steps >= std::max<std::int64_t>(warmup, 1), "steps", static_cast<double>(steps),
             "1 or more and at least warmup, as a cosine or a line needs");
@@ -90,13 +94,13 @@ struct one_cycle {
   double cycle(std::int64_t s, double first, double turn, double last) const {
     require(s >= 0, "a step", static_cast<double>(s), "0 or more");
     require(steps > 0, "steps", static_cast<double>(steps), "1 or more");
-    require(max_lr >= 0, "max_lr", max_lr, "0 or more");
+    require(detail::is_rate(max_lr), "max_lr", max_lr, "finite and 0 or more");
     require(pct_start >= 0 && pct_start <= 1, "pct_start", pct_start, "in [0, 1]");
     require(div_factor > 0, "div_factor", div_factor, "above 0");
     require(final_div_factor > 0, "final_div_factor", final_div_factor, "above 0");
-    require(base_momentum >= 0, "base_momentum", base_momentum, "0 or more");
-    require(max_momentum >= 0, "max_momentum", max_momentum, "0 or more");
-    const double step = static_cast<double>(s), end = static_cast<double>(steps) - 1;
+    require(detail::is_rate(base_momentum), "base_momentum", base_momentum, "finite and 0 or more");
+    require(detail::is_rate(max_momentum), "max_momentum", max_momentum, "finite and 0 or more");
+    const double end = static_cast<double>(steps) - 1, step = std::min(static_cast<double>(s), end);
     const double turns = pct_start * static_cast<double>(steps) - 1, back = 2 * turns;
     if (step <= turns) return between(first, turn, 0, turns, step);
     if (!three_phase) return between(turn, last, turns, end, step);

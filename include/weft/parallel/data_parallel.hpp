@@ -114,7 +114,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// sharding.
   void average_parameters();
   /// Called after other code has set elements of local parameters.
-  void reload();
+  void reload(bool equal);
 
   /// The parameters that this rank updates, in the order of the model.
   state_dict_t local() const;

@@ -124,8 +124,9 @@ class distributed_context : public context {
   /// Complete copies of the state of the optimizer, named "kind.parameter". Collective.
   [[gnu::cold]] state_dict_t full_optimizer();
 
-  /// Must be called after other code has set elements of local parameters. Collective.
-  void reload() { prepared().reload(); }
+  /// Must be called after other code has set elements of local parameters. `equal`: of all parameters, to the
+  /// same elements on all ranks that have them. Collective.
+  void reload(bool equal = false) { prepared().reload(equal); }
   /// Drops the state that the gradient hook keeps from step to step.
   void reset_hook() { prepared().reset_hook(); }
 

@@ -83,14 +83,15 @@ class inspecting_backend : public lower::reference_backend {
 /// Runs f(debug_context) on the reference backend with the current random numbers of `c`, and returns the
 /// first op whose value is not finite although its operands are; if there is none, the first op that reads a
 /// non-finite value, which must be in the data, and passes it on; otherwise nullopt. A non-finite parameter
-/// is reported first. Throws device_error unless the host can access the device's memory. Slow: for
-/// debugging.
+/// is reported first. Throws device_error unless the host can access the device's memory, value_error if a
+/// parameter is sharded or has no memory yet. Slow: for debugging.
 template <std::derived_from<context> Context, class F>
 std::optional<non_finite> find_non_finite(const state_dict_t& names, const Context& c, F f) {
   if (!c.where()->host_accessible())
     throw device_error(std::string("weft: find_non_finite: the host cannot read the memory of ") +
                        c.where()->name());
   for (const auto& [name, p] : names) {
+    detail::require_memory(*p);
     const strided all{p->memory.data(), p->type, shape{1, {p->extents.size()}}, {1}};
     if (const double odd = detail::inspecting_backend::first_odd(all); odd != 0)
       return non_finite{"parameter " + name, "", p->extents, odd, NAN};

@@ -102,13 +102,17 @@ struct loader_options {
 };
 
 /// The order of samples: position p of a run is sample at(p). Shuffling is a Fisher-Yates permutation per
-/// pass.
+/// pass. Throws value_error if there is no sample, or a position is negative.
 class sampler {
  public:
   sampler(index_t samples, bool shuffle, std::uint64_t seed)
-      : samples_(samples), shuffle_(shuffle), seed_(seed) {}
+      : samples_(samples), shuffle_(shuffle), seed_(seed) {
+    if (samples < 1) refuse<value_error>({"weft: sampler: there are ", samples, " samples, not 1 or more"});
+  }
 
   index_t at(index_t position) {
+    if (position < 0)
+      refuse<value_error>({"weft: sampler: position ", position, " is negative"});
     if (!shuffle_) return position % samples_;
     const index_t pass = position / samples_;
     if (pass != pass_) draw(pass);

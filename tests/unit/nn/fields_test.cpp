@@ -98,6 +98,11 @@ TEST_CASE("one_cycle: fields and steps out of range are named") {
   CHECK(rate.at(9) == doctest::Approx(4e-6));
   CHECK(rate.at(1000) == rate.at(9));
   CHECK(rate.momentum_at(1000) == 0.95);
+  const one_cycle late{.max_lr = 1, .steps = 10, .pct_start = 0.9, .three_phase = true};
+  for (std::int64_t s : {10, 12, 1000}) CHECK(late.at(s) == late.at(9));
+  CHECK_THROWS_AS(one_cycle({.max_lr = HUGE_VAL, .steps = 9}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.kind = schedule::shape::cosine, .steps = 9, .final_lr = HUGE_VAL}).at(0),
+                  value_error);
 }
 
 TEST_CASE("plateau: fields out of range are named; the first figure is an improvement unless it is NaN") {

@@ -136,6 +136,16 @@ TEST_CASE("L-BFGS: a function that throws, or is not finite far away") {
   CHECK(!optimizer.direction);
   for (int i = 0; i < 4; ++i) optimizer.step(p, [&] { return value_of(p); });
   CHECK(std::abs(p.a(2) - 2) < 1e-3f);
+  struct {
+    parameter<extents<2>> x{from<float>(extents<2>{}, {0, 1})};
+  } root;
+  lbfgs{.line_search = true}.step(root, [&] {
+    tape steps;
+    const auto loss = steps.eval(sum(sqrt(root.x)));  // whose slope at 0 is infinite: a step of length 0
+    steps.backward(loss);
+    return loss.item();
+  });
+  CHECK(root.x.to_vector() == std::vector<float>{0, 1});
   // log is not a number where a step is too long: the search turns back
   struct {
     parameter<extents<1>> x{from<float>(extents<1>{}, {0.01f})};
@@ -149,4 +159,18 @@ TEST_CASE("L-BFGS: a function that throws, or is not finite far away") {
       return loss.item();
     });
   CHECK(std::abs(m.x(0) - 1) < 1e-3f);
+}
+
+TEST_CASE("L-BFGS: any number of iterations") {
+  point<double> p = far<double>(3), q = far<double>(3);
+  lbfgs some{.max_iter = 500}, many{.max_iter = 500'000'000};
+  const auto train = [](point<double>& x, lbfgs& optimizer) {
+    int calls = 0;
+    optimizer.step(x, [&] { return ++calls, value_of(x); });
+    return calls;
+  };
+  const int calls = train(p, some);
+  CHECK(calls > 3);
+  CHECK(train(q, many) == calls);
+  CHECK(p.a.to_vector() == q.a.to_vector());
 }

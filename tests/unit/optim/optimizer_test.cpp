@@ -4,7 +4,10 @@
 
 #include <cmath>
 
+#include <weft/optim/muon.hpp>
 #include <weft/optim/optimizer.hpp>
+#include <weft/optim/parameter_groups.hpp>
+#include <weft/optim/rmsprop.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/weft.hpp>
 
@@ -185,7 +188,126 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
   backward();
   whole.step(both);
   backward();
-  whole.step(both.a);  // under other names
+  CHECK_THROWS_WITH_AS(
+      whole.step(both.a),  // its momentum is that of a.layer.weight
+      "weft: optimizer: step: parameter layer.weight was a.layer.weight in steps before: pass the same model "
+      "to every step (parameters without a gradient do not change), or make an optimizer for each part",
+      usage_error);
+}
+
+TEST_CASE("an optimizer remembers the models of all steps, and keeps none of them alive") {
+  const auto train = [](auto& part, auto& model, auto& optimizer) {
+    tape steps;
+    steps.backward(steps.eval(sum(part(full<float>(extents<2, 5>{}, 1.0f)))));
+    optimizer.step(model);
+  };
+  struct two {
+    line a, b;
+  } both;
+  sgd optimizer{.momentum = 0.9};
+  train(both.a, both.a, optimizer);  // "layer.weight" is that of a
+  struct other {
+    line other;
+  } between;
+  train(between.other, between, optimizer);
+  CHECK_THROWS_AS(train(both.b, both.b, optimizer), usage_error);
+
+  line model;
+  adamw adam;
+  train(model, model, adam);
+  line best = clone(model);
+  adamw best_of_adam = adam, copied;
+  copied = adam;
+  train(model, model, adam);
+  model = clone(best);
+  train(model, model, adam);  // a model that replaces the first, which no copy of the optimizer keeps alive
+  CHECK(adam.steps == 3);
+}
+
+TEST_CASE("parameter groups see the names of the model that is passed") {
+  struct outer {
+    line layer;
+  } model;
+  std::vector<std::string> seen;
+  parameter_groups optimizer{sgd{}, [&](const std::string& name, sgd&) { seen.push_back(name); }};
+  const auto backward = [&] {
+    tape steps;
+    steps.backward(steps.eval(sum(model.layer(full<float>(extents<2, 5>{}, 1.0f)))));
+  };
+  backward();
+  optimizer.step(model);
+  CHECK(seen.at(0) == "layer.layer.weight");
+  backward();
+  CHECK_THROWS_AS(optimizer.step(model.layer), usage_error);
+}
+
+namespace {
+
+/// A CPU whose memory ends after some allocations.
+class ending_backend : public cpu::cpu_backend {
+ public:
+  ending_backend() : cpu_backend(1) {}
+  int left = -1;  // allocations before one that fails; none fails if it is negative
+
+  void* allocate(std::size_t bytes) override {
+    if (left == 0) throw out_of_memory_error("no memory is left");
+    if (left > 0) --left;
+    return cpu_backend::allocate(bytes);
+  }
+};
+
+struct square_layer {
+  parameter<extents<dyn, dyn>> weight;
+};
+
+/// The weight after two steps, each of which fails after `left` allocations (never if it is negative) and is
+/// repeated. `failed`: whether one failed.
+template <class Optimizer>
+std::vector<float> trained_with_failures(Optimizer optimizer, int left, bool& failed) {
+  const auto backend = std::make_shared<ending_backend>();
+  const device where(backend);
+  context c(where);
+  square_layer model{make_parameter(extents<dyn, dyn>{611, 600}, init::uniform(0.5), where)};
+  initialize(model, 1);
+  failed = false;
+  for (float scale : {3.0f, 5.0f}) {
+    {
+      tape steps(c);
+      steps.backward(steps.eval(sum(square(model.weight) * scale)));
+    }
+    where.memory().empty_cache();
+    backend->left = left;
+    try {
+      optimizer.step(model, 1, c);
+    } catch (const out_of_memory_error&) {
+      failed = true;
+      backend->left = -1;
+      optimizer.step(model, 1, c);
+    }
+    backend->left = -1;
+  }
+  CHECK(optimizer.steps == 2);
+  return model.weight.to_vector();
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("a step that fails and is repeated is one step", Optimizer, sgd, adam, adamw, rmsprop, adagrad,
+                   muon) {
+  Optimizer optimizer{.lr = 0.1};
+  if constexpr (requires { optimizer.momentum; }) optimizer.momentum = 0.9;
+  if constexpr (requires { optimizer.centered; }) optimizer.centered = true;
+  if constexpr (requires { optimizer.initial_accumulator_value; }) optimizer.initial_accumulator_value = 1;
+  if constexpr (requires { optimizer.ns_steps; }) optimizer.ns_steps = 1;
+  bool failed = false;
+  const auto expected = trained_with_failures(optimizer, -1, failed);
+  int failures = 0;
+  for (int left = 0; left == 0 || failed; ++left) {
+    INFO("the memory ends after " << left << " allocations");
+    CHECK(trained_with_failures(optimizer, left, failed) == expected);
+    failures += failed;
+  }
+  CHECK(failures > 0);
 }
 
 TEST_CASE("bound: one optimizer does not train two models whose state would be mixed") {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Hooks: what they send, what the sum loses, and that error feedback pays it back.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include <weft/comm/threads.hpp>
 #include <weft/parallel/bind.hpp>
+#include <weft/train/weights.hpp>
 #include <weft/weft.hpp>
 
 #include "../../compare.hpp"
@@ -218,6 +221,10 @@ TEST_CASE("local steps: a parameter without a gradient keeps its bits, what is s
     initialize(model, 1);
     adamw optimizer{.lr = 1e-2};
     auto run = bind(model, optimizer, ranks, {.local_steps = 2});
+    const auto file = std::filesystem::temp_directory_path() /
+                      ("weft_local_steps_" + std::to_string(::getpid()) + ".safetensors");
+    save_weights(file.string(), run);
+    load_weights(file.string(), run);  // the same on all ranks, whose mean may round otherwise
     const auto frozen = model.in.weight.to_vector();
     const auto x = randn<float>(extents<8, 24>{}, {.seed = static_cast<std::uint64_t>(ranks.rank())});
     const auto loss = [&](index_t) { return mean(square(model.out(tanh(detach(model.in(x)))))); };
@@ -230,6 +237,8 @@ TEST_CASE("local steps: a parameter without a gradient keeps its bits, what is s
     run.reload();
     for (int s = 0; s < 2; ++s) run.step(1, loss);
     CHECK(model.in.weight.to_vector() == std::vector<float>(frozen.size(), 1));
+    ranks.barrier().wait();
+    std::filesystem::remove(file);
   });
 }
 

@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/bind.hpp>
 #include <weft/train/inspect.hpp>
 #include <weft/weft.hpp>
 
@@ -114,4 +116,17 @@ TEST_CASE("a replay draws the same random numbers") {
   CHECK(eval(dropout(x, 0.5f), c).to_vector() != first);
   c.set_randomness(at);
   CHECK(eval(dropout(x, 0.5f), c).to_vector() == first);
+}
+
+TEST_CASE("parameters without memory are refused") {
+  const auto deferred = create<linear<3, 2>>(default_device().deferred());
+  context c;
+  const auto nothing = [](context&) {};
+  CHECK_THROWS_AS(find_non_finite(state_dict(deferred), c, nothing), value_error);
+  run_ranks(2, [&](communicator& ranks) {
+    linear<3, 2> model;
+    sgd optimizer;
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    CHECK_THROWS_AS(find_non_finite(state_dict(model), run, nothing), value_error);
+  });
 }

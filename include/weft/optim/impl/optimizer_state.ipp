@@ -42,7 +42,8 @@ WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::find(std::string_view
 }
 
 WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::get(std::string_view kind, std::string_view name,
-                                                               const tensor_state& like, dtype type) {
+                                                               const tensor_state& like, dtype type,
+                                                               double initial) {
   const std::size_t place = place_of(kind, name);
   std::shared_ptr<tensor_state> t;
   if (is_at(place, kind, name)) {
@@ -52,7 +53,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::get(std::string_view 
                            ", not ", name_of(type), " ", like.extents});
     move_to(*t, like.where);
   } else {
-    t = add(place, kind, name, like, type);
+    t = add(place, kind, name, like, type, initial);
   }
   if (home_) lent_.push_back(t);
   return t;
@@ -71,16 +72,52 @@ WEFT_DEFINE void optimizer_state::set(std::string_view kind, std::string_view na
   else insert(place, kind, name, std::move(t));
 }
 
-WEFT_DEFINE void optimizer_state::set_named(state_dict_t now) {
-  for (const auto& [name, p] : named_) {  // named_ holds one reference; a model that is alive holds another
-    const auto same = std::find_if(now.begin(), now.end(), [&](const auto& n) { return n.first == name; });
-    if (same != now.end() && same->second != p && p.use_count() > 1)
-      refuse<usage_error>({"weft: optimizer: step: parameter ", name,
-                           " is not the one of the steps before, of a model that is alive: make an optimizer "
-                           "for each model, and "
-                           "for each run; checkpoints take its state from one run to the next"});
+WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::add(std::size_t place, std::string_view kind,
+                                                               std::string_view name,
+                                                               const tensor_state& like, dtype type,
+                                                               double initial) {
+  std::shared_ptr<tensor_state> t;
+  if (initial == 0) t = make_zeros(like.where, like.extents, type);
+  else
+    visit_type(type, [&]<class T>(T) {
+      const detail::constant_sequence<T> of{static_cast<T>(initial)};
+      t = detail::generated<T>(like.extents, of, like.where);
+    });
+  t->memory.describe("optimizer state");
+  t->memory.set_name(std::string(kind) + " of " + std::string(name));
+  insert(place, kind, name, t);
+  return t;
+}
+
+WEFT_DEFINE void optimizer_state::set_named(state_dict_t now, const char* model) {
+  named_ = {};  // whose references are not a model's
+  std::erase_if(owners_, [](const auto& o) { return o.second.expired(); });
+  std::vector<std::pair<const tensor_state*, const std::string*>> names;  // of owners, by address
+  for (const auto& [name, owner] : owners_) names.emplace_back(owner.lock().get(), &name);
+  std::sort(names.begin(), names.end());
+  const auto place_of_owner = [&](const std::string& name) {
+    return std::partition_point(owners_.begin(), owners_.end(),
+                                [&](const auto& o) { return o.first < name; });
+  };
+  for (const auto& [name, p] : now) {
+    const auto owner = place_of_owner(name);
+    if (owner != owners_.end() && owner->first == name && owner->second.lock() != p)
+      refuse<usage_error>(
+          {"weft: optimizer: step: parameter ", name,
+           " is not the one of the steps before, of a model that is alive: make an optimizer "
+           "for each model, and for each run; checkpoints take its state from one run to the next"});
+    const auto known = std::partition_point(names.begin(), names.end(),
+                                            [&](const auto& n) { return n.first < p.get(); });
+    if (known != names.end() && known->first == p.get() && *known->second != name)
+      refuse<usage_error>({"weft: optimizer: step: parameter ", name, " was ", *known->second,
+                           " in steps before: pass the same model to every step (parameters without a "
+                           "gradient do not change), or make an optimizer for each part"});
   }
-  named_ = std::move(now);
+  for (const auto& [name, p] : now)
+    if (const auto at = place_of_owner(name); at == owners_.end() || at->first != name)
+      owners_.emplace(at, name, p);
+  named_.parameters = std::move(now);
+  named_.model = model;
 }
 
 WEFT_DEFINE void optimizer_state::keep_for(const std::shared_ptr<const void>& run) {

@@ -218,9 +218,9 @@ WEFT_DEFINE void data_parallel_hooks::average_parameters() {
   });
 }
 
-WEFT_DEFINE void data_parallel_hooks::reload() {
+WEFT_DEFINE void data_parallel_hooks::reload(bool equal) {
   for (unit& u : units_)
-    for (member& m : u.members) m.moved = true;
+    for (member& m : u.members) m.moved = !equal;
   parameters_changed();
 }
 
