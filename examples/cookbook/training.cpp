@@ -178,7 +178,8 @@ int main() {
 
   section("f16");
   // [f16]
-  // f16 products: the loss is scaled so that small gradients do not become 0; steps that overflow are skipped.
+  // f16 products: the loss is scaled so that small gradients do not become 0; steps that overflow are
+  // skipped.
   context_in<precision::f16> half;
   loss_scaler scaler;
   for (auto [x, y] : batches) {

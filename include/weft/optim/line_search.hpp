@@ -35,7 +35,8 @@ inline double cubic_minimum(const search_point& a, const search_point& b, double
 /// evaluations. `evaluate(t)` returns the point at t. The first trial is `t`, on a line along which the
 /// function falls at `start`. The search ends when the bracket is shorter than `shortest`.
 template <class Evaluate>
-search_point strong_wolfe(const search_point& start, double t, std::int64_t most, double shortest, Evaluate evaluate) {
+search_point strong_wolfe(const search_point& start, double t, std::int64_t most, double shortest,
+                          Evaluate evaluate) {
   constexpr double decrease = 1e-4, flatness = 0.9;
   const auto is_low = [&](const search_point& p) {
     return p.value <= start.value + decrease * p.t * start.slope;

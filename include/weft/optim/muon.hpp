@@ -108,10 +108,8 @@ void muon::update(const parameter_update<T>& u) const {
     return flat_view<number>(x.state());
   };
   u.with_whole(slope, direction,
-               [u, velocity, moved, shrink = u.number(1 - lr * weight_decay),
-                rate = u.number(lr * factor)](const auto& x) {
-                 u.assign(u.results(u.value() * shrink - x * rate, moved()), velocity);
-               });
+               [u, velocity, moved, shrink = u.number(1 - lr * weight_decay), rate = u.number(lr * factor)](
+                   const auto& x) { u.assign(u.results(u.value() * shrink - x * rate, moved()), velocity); });
 }
 
 }  // namespace weft

@@ -156,8 +156,8 @@ class optimizer_state {
     return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;
   }
   [[gnu::cold]] std::shared_ptr<tensor_state> add(std::size_t place, std::string_view kind,
-                                                  std::string_view name, const tensor_state& like,
-                                                  dtype type, double initial);
+                                                  std::string_view name, const tensor_state& like, dtype type,
+                                                  double initial);
   [[gnu::cold]] void insert(std::size_t place, std::string_view kind, std::string_view name,
                             std::shared_ptr<tensor_state> t);
 

@@ -111,8 +111,7 @@ class sampler {
   }
 
   index_t at(index_t position) {
-    if (position < 0)
-      refuse<value_error>({"weft: sampler: position ", position, " is negative"});
+    if (position < 0) refuse<value_error>({"weft: sampler: position ", position, " is negative"});
     if (!shuffle_) return position % samples_;
     const index_t pass = position / samples_;
     if (pass != pass_) draw(pass);

@@ -352,6 +352,7 @@ TEST_CASE("text: all files of a folder, or an error that names what cannot be re
 }
 
 TEST_CASE("sampler: no samples and negative positions are refused") {
-  CHECK_THROWS_WITH_AS(sampler(0, false, 0), "weft: sampler: there are 0 samples, not 1 or more", value_error);
+  CHECK_THROWS_WITH_AS(sampler(0, false, 0), "weft: sampler: there are 0 samples, not 1 or more",
+                       value_error);
   for (bool shuffle : {false, true}) CHECK_THROWS_AS(sampler(10, shuffle, 0).at(-1), value_error);
 }

@@ -106,8 +106,8 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now, const char* model)
           {"weft: optimizer: step: parameter ", name,
            " is not the one of the steps before, of a model that is alive: make an optimizer "
            "for each model, and for each run; checkpoints take its state from one run to the next"});
-    const auto known = std::partition_point(names.begin(), names.end(),
-                                            [&](const auto& n) { return n.first < p.get(); });
+    const auto known =
+        std::partition_point(names.begin(), names.end(), [&](const auto& n) { return n.first < p.get(); });
     if (known != names.end() && known->first == p.get() && *known->second != name)
       refuse<usage_error>({"weft: optimizer: step: parameter ", name, " was ", *known->second,
                            " in steps before: pass the same model to every step (parameters without a "
