@@ -6,7 +6,9 @@
 
 int main(int count, char** values) {
   if (count != 2)
-    return std::fputs("flight_report FOLDER: what ranks did last, and which one others wait for\n", stderr),
+    return std::fputs(
+               "flight_report FOLDER: prints what each rank did last, and which rank the others wait for\n",
+               stderr),
            2;
   std::fputs(weft::flight_report(values[1]).c_str(), stdout);
 }

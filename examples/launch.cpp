@@ -22,27 +22,25 @@ constexpr const char* usage =
     "  launch -n 8 -H node1:6,node2:2 train_gpt --comm mpi ...  on several, by mpirun\n"
     "  launch -n 4 -r 100 -m 8 train_gpt --checkpoint run ...   goes on when ranks are lost\n"
     "\n"
-    "A rank finds in its environment who it is, WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK (under "
-    "mpirun\n"
-    "its own variables), and where to meet the others: MASTER_ADDR, on the first host, MASTER_PORT,\n"
+    "A rank finds its place in WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK (under mpirun, in mpirun's\n"
+    "variables), and where to meet the other ranks in MASTER_ADDR, on the first host, MASTER_PORT and\n"
     "WEFT_JOB_TOKEN.\n"
     "\n"
-    "When a rank fails the others have 5 seconds to say why; then they are ended, after 5 more killed.\n"
-    "SIGINT, SIGTERM and SIGHUP ask the ranks to save and end (by SIGTERM, through mpirun by SIGUSR1); they\n"
-    "are killed after -g seconds (60), and at once, with exit code 130, when it comes again. When launch\n"
-    "itself is killed, so are the ranks.\n"
+    "When a rank fails, the others have 5 seconds to report why; then they are terminated, and killed after\n"
+    "5 more. SIGINT, SIGTERM and SIGHUP ask the ranks to save and exit (by SIGTERM, through mpirun by\n"
+    "SIGUSR1); ranks are killed after -g seconds (60), or at once, with exit code 130, on a second signal.\n"
+    "When launch itself is killed, so are the ranks.\n"
     "\n"
     "Exit codes of a rank: 0 done, 1 failed, 2 bad use or a disk that cannot be written, 3 failed because "
     "of\n"
-    "another rank, 130 asked to end, and saved. The job's is that of the rank at fault.\n"
+    "another rank, 130 asked to exit, and saved. The job's code is that of the rank at fault.\n"
     "\n"
     "-r: the program is started again, on the ranks that are left, with --comm C --accumulate MICRO/copies\n"
     "--resume, unless the code is 0, 2 or 130, it cannot be run, or all ranks fail alike. -m: micro-batches\n"
     "of a step, which all ranks together always compute (RANKS). -p: a copy of the model takes so many "
     "ranks,\n"
     "stages of a pipeline for example (--mesh pp=COPY,dp=auto): only multiples of it are started, and MICRO\n"
-    "is divided among copies. A lost place is used again after -b "
-    "seconds\n"
+    "is divided among copies. A lost place is used again after -b seconds\n"
     "(300): the ranks are asked to save and end, and more are started. With -H, a host counts while\n"
     "`ssh HOST true` works, which is looked at as often: when one of a job does not answer twice, the ranks\n"
     "are asked to save and end, killed after -g seconds, and started without it.\n";
@@ -120,14 +118,14 @@ options parse(int count, char** values) {
       case 'h': std::fputs(usage, stdout); std::exit(0);
       default:
         throw bad_usage(std::string("-") + static_cast<char>(::optopt) +
-                        ": unknown, or without a value; see -h");
+                        ": unknown flag, or missing value; see -h");
     }
   }
   o.program.assign(values + ::optind, values + count);
-  if (o.program.empty()) throw bad_usage("which program? See -h");
+  if (o.program.empty()) throw bad_usage("expected a program; see -h");
   if (o.comm != "gloo" && o.comm != "mpi") throw bad_usage("-c " + o.comm + ": expected gloo or mpi");
   if (!hosts.empty()) o.hosts = parse_hosts(hosts, o.ranks);
-  if (!o.supervises() && (o.micro || o.copy > 1)) throw bad_usage("-m and -p: are for -r");
+  if (!o.supervises() && (o.micro || o.copy > 1)) throw bad_usage("-m and -p: only allowed with -r");
   if (o.ranks % o.copy)
     throw bad_usage("-p " + std::to_string(o.copy) + ": does not divide " + std::to_string(o.ranks) +
                     " ranks");
@@ -137,7 +135,7 @@ options parse(int count, char** values) {
     throw bad_usage("-m " + std::to_string(o.micro) + ": expected a multiple of " + std::to_string(copies) +
                     (o.copy > 1 ? " copies" : " ranks"));
   if (o.supervises() && std::find(o.program.begin(), o.program.end(), "--checkpoint") == o.program.end())
-    throw bad_usage("the program needs --checkpoint DIR to go on from");
+    throw bad_usage("-r: the program needs --checkpoint DIR to resume from");
   return o;
 }
 
@@ -245,13 +243,13 @@ class supervisor {
           code == done || code == bad_use || code == interrupted || code == cannot_run || code == not_found;
       if (!o_.supervises() || final || times_told_ > 0) return code;
       if (!o_.by_mpirun() && now.failed_as_one() && code != others_failed)
-        return say("all ranks failed alike: no rank is lost"), code;
+        return say("all ranks failed alike, so no rank counts as lost"), code;
       if (restart == o_.restarts)
         return say("gave up after " + std::to_string(o_.restarts) + " restarts"), code;
       const int next = ranks_for(places());
       if (next == 0)
         return say("gave up: " + std::to_string(std::max(0, places())) +
-                   " ranks are left, and a copy of the model takes " + std::to_string(o_.copy)),
+                   " ranks are left, but a copy of the model needs " + std::to_string(o_.copy)),
                code;
       say("the job of " + std::to_string(ranks_) + " ranks ended with code " + std::to_string(code) +
           "; going on from the last checkpoint with " + std::to_string(next));

@@ -27,7 +27,7 @@ std::string look_again(const settings& s, const weft::state_dict_t& whole, const
   // bf16 has the range of f32: what is not finite in one is not in the other.
   const auto found = s.precision == "f16" ? look(std::make_unique<context_in<precision::f16>>(host))
                                           : look(std::make_unique<context>(host));
-  return found ? found->text() : "nothing on a second look";
+  return found ? found->text() : "nothing found when computed again";
 }
 
 }  // namespace job

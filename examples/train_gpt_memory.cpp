@@ -104,7 +104,7 @@ std::string other_settings(const settings& s, int ranks) {
   other = s;
   other.offload = "optimizer";
   if (text.empty() && s.offload == "none") smaller_batches("--offload optimizer ", other);
-  return text.empty() ? "nothing else that this program knows would fit" : "would fit: " + text;
+  return text.empty() ? "no other settings of this program would fit" : "would fit: " + text;
 }
 
 }  // namespace
@@ -115,8 +115,8 @@ settings within_memory(const settings& s, int ranks) {
   if (const choice* best = cheapest_within(all, s.memory_limit)) return best->s;
   const auto least = std::min_element(all.begin(), all.end(),
                                       [](const choice& a, const choice& b) { return a.peak < b.peak; });
-  throw usage_error("--memory-limit " + megabytes(s.memory_limit) + ": a rank would hold " +
-                    megabytes(least->peak) + " at least; " + other_settings(s, ranks));
+  throw usage_error("--memory-limit " + megabytes(s.memory_limit) + ": a rank would need at least " +
+                    megabytes(least->peak) + "; " + other_settings(s, ranks));
 }
 
 std::string what_would_fit(settings s, int ranks, std::size_t bytes) {

@@ -65,7 +65,7 @@ settings resolved(settings s, int ranks) {
   if (!s.mesh.empty()) s.mesh = to_mesh_text(sizes);  // replaces auto by numbers
   if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks > 1)
-    throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));
+    throw usage_error("--strategy single: is for one rank, but there are " + std::to_string(ranks));
   const bool has_stages = sizes.pp > 1 || sizes.tp > 1 || sizes.cp > 1 || s.model.experts > 0;
   if (has_stages && s.schedule.empty()) s.schedule = "1f1b";
   if (s.accumulate == 0) s.accumulate = usual_micro_batches(s, sizes.pp);
@@ -82,7 +82,7 @@ usage_error not_built(const settings& s) {
   else if (d >= model_division::layers) flags += " --mesh " + s.mesh;
   if (!s.context_parallel.empty()) flags += " --context-parallel " + s.context_parallel;
   if (!s.schedule.empty()) flags += " --schedule " + s.schedule;
-  return usage_error(flags + ": this program was built without it");
+  return usage_error(flags + ": this program was built without this combination");
 }
 
 void write_timeline(const settings& s, index_t step, const pipeline::timing& t) {

@@ -56,16 +56,15 @@ inline constexpr const char* usage =
     "    --strategy zero1|zero2|zero3 says what is divided\n"
     "    --sequence-parallel   activations by positions along tp\n"
     "    --context-parallel ring|ulysses   positions of sequences along cp=2\n"
-    "    --schedule NAME|F.csv --microbatches M   "
-    "(--accumulate; 2 x pp)\n"
+    "    --schedule NAME|F.csv --microbatches M   (--accumulate; 2 x pp)\n"
     "    --stages 3,3   blocks of each chunk   --timeline F.svg   of the last step]\n"
-    "  [--experts N:K   N experts in each block, K for each token; divided by --mesh fsdp=2,ep=2]\n"
+    "  [--experts N:K   N experts per block, K per token; divided by --mesh fsdp=2,ep=2]\n"
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
     "[--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "  [--graph]   records a step as a CUDA graph   [--tf32]   f32 products on tensor cores of CUDA\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
-    "--batch and --threads are of each rank; mpirun and launch say --ranks.\n";
+    "--batch and --threads are per rank; mpirun and launch set --ranks.\n";
 
 /// Sets what `--hook` says, "powersgd:4" for example.
 inline void set_hook(const std::string& text, weft::parallel_options& o) {
@@ -125,7 +124,7 @@ inline void set_experts(const std::string& text, settings& s) {
   if (!has_two || std::from_chars(experts.ptr + 1, end, m.experts_per_token).ptr != end ||
       m.experts_per_token < 1 || m.experts_per_token > m.experts)
     throw weft::usage_error("--experts " + text +
-                            ": expected N:K, of N experts K for each token, at least 1 and at most N");
+                            ": expected N:K, for N experts of which each token chooses K, with 1 <= K <= N");
 }
 
 /// What `--offload` says, to `home`.
@@ -173,33 +172,35 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
 inline void check_context(settings& s, const weft::mesh_sizes& sizes) {
   if (sizes.cp == 1 && !s.context_parallel.empty())
     throw weft::usage_error("--context-parallel " + s.context_parallel +
-                            ": divides positions along the axis cp, --mesh cp=2");
+                            ": divides positions along the axis cp, which is missing: --mesh cp=2");
   if (sizes.cp == 1) return;
   if (s.context_parallel.empty()) s.context_parallel = "ring";
   const auto refuse = [&](const std::string& why) { throw weft::usage_error("--mesh " + s.mesh + why); };
-  if (s.sequence_parallel) refuse(": --sequence-parallel divides positions among the same ranks as layers");
+  if (s.sequence_parallel)
+    refuse(": the axis cp cannot be combined with --sequence-parallel, which divides positions along tp");
   if (s.model.context < sizes.cp)
     refuse(": --context " + std::to_string(s.model.context) + " has fewer positions than cp has ranks");
-  if (parallel_options_of(s).local_steps > 1) refuse(": the axis cp does not go with --hook " + s.hook);
+  if (parallel_options_of(s).local_steps > 1)
+    refuse(": the axis cp cannot be combined with --hook " + s.hook);
 }
 
 /// What does not go with experts.
 inline void check_experts(const settings& s, const weft::mesh_sizes& sizes) {
   if (s.model.experts == 0 && sizes.ep != 1)
     throw weft::usage_error("--mesh " + s.mesh +
-                            ": the axis ep divides experts, and there are none: --experts 8:2");
+                            ": the axis ep divides experts, but the model has none: --experts 8:2");
   if (s.model.experts == 0) return;
   const auto refuse = [](const std::string& flag, const std::string& why) {
-    throw weft::usage_error("--experts: does not go with " + flag + why);
+    throw weft::usage_error("--experts: cannot be combined with " + flag + why);
   };
   if (s.sequence_parallel)
     refuse("--sequence-parallel", ": every rank along tp sends the same rows to experts");
-  if (s.context_parallel == "ulysses") refuse("--context-parallel ulysses", ", but with ring");
+  if (s.context_parallel == "ulysses") refuse("--context-parallel ulysses", "; use ring");
   if (parallel_options_of(s).local_steps > 1) refuse("--hook " + s.hook, "");
   if (s.recompute_blocks > 0)
     refuse("--recompute block", ", which counts programs of blocks without experts");
   if (s.memory_limit > 0)
-    refuse("--memory-limit", ": what a rank holds depends on which experts tokens choose");
+    refuse("--memory-limit", ": the memory of a rank depends on which experts the tokens choose");
 }
 
 /// What `--mesh` says, and the flags that are for pipelines alone.
@@ -210,19 +211,20 @@ inline void check_mesh_flags(settings& s) {
   check_context(s, sizes);
   check_experts(s, sizes);
   if (s.sequence_parallel && sizes.tp == 1)
-    throw weft::usage_error("--sequence-parallel: divides positions along the axis tp, --mesh tp=2");
+    throw weft::usage_error(
+        "--sequence-parallel: divides positions along the axis tp, which is missing: --mesh tp=2");
   if (s.model.heads % sizes.tp)
     throw weft::usage_error("--mesh " + s.mesh + ": --heads " + std::to_string(s.model.heads) +
                             " cannot be divided among " + std::to_string(sizes.tp) + " ranks");
   if (!s.mesh.empty() && sizes.fsdp == 1 && !s.strategy.empty())
-    throw weft::usage_error("--strategy " + s.strategy + ": says what fsdp divides, which --mesh " + s.mesh +
-                            " has not");
+    throw weft::usage_error("--strategy " + s.strategy + ": says what the axis fsdp shards, but --mesh " +
+                            s.mesh + " does not have this axis");
   if (s.ranks == 0 && sizes.ranks() == 0 && s.comm == "threads")
-    throw weft::usage_error("--mesh " + s.mesh + ": how many threads? Say --ranks");
+    throw weft::usage_error("--mesh " + s.mesh + ": give the number of threads with --ranks");
   if (s.ranks == 0) s.ranks = static_cast<int>(sizes.ranks());
   if (sizes.pp != 1) return;
   const auto refuse = [](const std::string& flag, const std::string& value) {
-    if (!value.empty()) throw weft::usage_error(flag + " " + value + ": is for pipelines, --mesh pp=2");
+    if (!value.empty()) throw weft::usage_error(flag + " " + value + ": is only for pipelines: --mesh pp=2");
   };
   refuse("--schedule", s.schedule);
   refuse("--timeline", s.timeline);
@@ -298,7 +300,8 @@ inline settings parse(int count, char** values) {
                             std::to_string(s.model.width));
   parallel_options_of(s);
   if (s.schedule == "constant" || s.schedule == "cosine")
-    throw weft::usage_error("--schedule " + s.schedule + ": is of pipelines; of the rate: --lr-schedule " +
+    throw weft::usage_error("--schedule " + s.schedule +
+                            ": not a pipeline schedule; for the learning rate, use --lr-schedule " +
                             s.schedule);
   if (s.lr_schedule == "cosine" && s.warmup > s.steps)
     throw weft::usage_error("--warmup " + std::to_string(s.warmup) + ": is more than --steps " +

@@ -339,9 +339,8 @@ int train(const settings& s, communicator& host) {
   set_memory_limit(s, where);
   const mesh_sizes sizes = mesh_of(s, ranks.size());
   if (sizes.cp > 1 && !where->host_accessible() && ranks.reaches() != &*where)
-    throw usage_error("--mesh " + s.mesh +
-                      ": the axis cp sends messages from the memory of devices, which for " +
-                      where->name() + " takes --comm nccl");
+    throw usage_error("--mesh " + s.mesh + ": the axis cp sends messages from device memory, which on " +
+                      where->name() + " needs --comm nccl");
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   parallel_options strategy = parallel_options_of(s);
@@ -356,16 +355,15 @@ int train(const settings& s, communicator& host) {
   if (first && s.deterministic && !strategy.keeps_bits(data_ranks, s.accumulate))
     std::fprintf(stderr,
                  "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld "
-                 "micro-batches each: a power "
-                 "of two is needed, and no tp, cp or ep; the bits will be others than those of one rank\n",
+                 "micro-batches each: it needs a power of two, and no tp, cp or ep; results will not be "
+                 "bitwise identical to those on one rank\n",
                  to_string(sizes).c_str(), data_ranks, static_cast<long long>(s.accumulate));
   const bool exact = strategy.is_saved_whole();
   if (first && !exact && !s.checkpoint.empty() && ranks.size() > 1)
-    std::fprintf(
-        stderr,
-        "train_gpt: warning: a run with --hook %s resumes from a checkpoint to other bits: what ranks "
-        "keep from step to step is not saved (docs/checkpoints.md)\n",
-        s.hook.c_str());
+    std::fprintf(stderr,
+                 "train_gpt: warning: with --hook %s, a run resumed from a checkpoint is not bitwise "
+                 "identical: what ranks keep from step to step is not saved (docs/checkpoints.md)\n",
+                 s.hook.c_str());
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
   own.share = {data_rank, data_ranks, s.accumulate, strategy.reduces_each()};
@@ -450,7 +448,7 @@ int train(const settings& s, communicator& host) {
   if (stopped == 130 && first) {
     if (!saves) std::fprintf(stderr, "\ninterrupted; nothing was saved (no --checkpoint)\n");
     else
-      std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
+      std::fprintf(stderr, "\ninterrupted after step %lld; continue with --checkpoint %s --resume\n",
                    static_cast<long long>(at.step), s.checkpoint.c_str());
   }
   if constexpr (requires { run.stage(); })

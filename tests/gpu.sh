@@ -153,10 +153,10 @@ if [ $mode = rehearse ]; then
   check "trains on the CPU" falls cpu
   check "planned bytes are used bytes" as_planned cpu
   "$at/train_gpt" --data "$at/data" "${small[@]}" --device cuda --steps 1 >"$out/cuda.txt" 2>&1 || local_code=$?
-  check "train_gpt says that there is no GPU" says cuda 'libcuda.so.1 is not on this machine\|cuInit'
+  check "train_gpt says that there is no GPU" says cuda 'libcuda.so.1 was not found on this machine\|cuInit'
   check "with exit code 2" test $local_code -eq 2
   "$at/weft_benchmark_device" cuda >"$out/benchmark.txt" 2>&1 || true
-  check "the benchmark says it" says benchmark 'libcuda.so.1 is not on this machine\|cuInit'
+  check "the benchmark says it" says benchmark 'libcuda.so.1 was not found on this machine\|cuInit'
   stage benchmark_cpu 60 "$at/weft_benchmark_device" cpu small || true
   finish "no GPU: $(uname -sm), C library $(getconf GNU_LIBC_VERSION 2>/dev/null || echo unknown)"
 fi

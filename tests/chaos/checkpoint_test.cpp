@@ -398,7 +398,7 @@ TEST_CASE(
   refused("rank-1.safetensors: tensor model.table: does not say which part of the whole it is", 1,
           [&](auto& t) { t.metadata.erase("model.table"); });
   refused("rank-1.safetensors: is part 0/2, not 1/2", 1, [](auto& t) { t.metadata["weft.part"] = "0/2"; });
-  refused("rank-1.safetensors: is of another checkpoint: no checkpoint", 1,
+  refused("rank-1.safetensors: belongs to another checkpoint: no checkpoint", 1,
           [](auto& t) { t.metadata.clear(); });
   refused("rank-0.safetensors: tensor model.table is damaged", 0,
           [](auto& t) { t.tensors["model.table"].bytes[3] ^= 1; });

@@ -259,7 +259,7 @@ TEST_CASE("a machine that vanishes makes place") {
       next.push("queue", "for nobody that is gone");
       CHECK(member.pop("queue", 60s) == "for nobody that is gone");
     } catch (const comm_error& e) {
-      CHECK(std::string(e.what()).find("takes no more clients") != std::string::npos);
+      CHECK(std::string(e.what()).find("accepts no more clients") != std::string::npos);
       std::this_thread::sleep_for(50ms);
     }
 }

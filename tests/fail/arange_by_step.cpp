@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: arange<T>(n) has 0 to n - 1
+// within 10: arange<T>(n) returns 0 to n - 1
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: attention: a mask is [batch, heads, queries, keys], or broadcasts to that
+// within 12: weft: attention: a mask must be [batch, heads, queries, keys], or broadcast to that
 #include <weft/weft.hpp>
 using namespace weft;
 tensor<float, extents<2, 5, 3, 4>> q;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: bind: an optimizer has members `optimizer_state state`, `std::int64_t steps` and a
+// within 12: bind: an optimizer must have members `optimizer_state state`, `std::int64_t steps` and a
 #include <weft/parallel/bind.hpp>
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: checkpointer: a bound run: auto run = bind<plan>(model, optimizer); checkpointer saves(folder, run)
+// within 12: weft: checkpointer: takes a bound run: auto run = bind<plan>(model, optimizer); checkpointer saves(folder, run)
 // at most 20 lines
 #include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>

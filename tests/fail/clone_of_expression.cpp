@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: clone: this expression is not computed yet; its value is a tensor of its own: auto y = eval(expression)
+// within 12: weft: clone: this expression is not computed yet; evaluating it makes a new tensor: auto y = eval(expression)
 #include <weft/weft.hpp>
 using namespace weft;
 void f(tensor<float, extents<32>> x) {

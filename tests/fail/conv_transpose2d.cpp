@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: conv_transpose2d: x is [B, C, H, W] and the weight [C, O / groups, height, width]
+// within 12: conv_transpose2d: x must be [B, C, H, W] and the weight [C, O / groups, height, width]
 #include <weft/weft.hpp>
 using namespace weft;
 tensor<float, extents<dyn, 3, 8, 8>> x;

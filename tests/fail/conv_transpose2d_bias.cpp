@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: conv_transpose2d, conv_transpose1d: the bias is [O]
+// within 12: conv_transpose2d, conv_transpose1d: the bias must be [O]
 #include <weft/weft.hpp>
 using namespace weft;
 tensor<float, extents<dyn, 3, 8, 8>> x;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: dropout: dropout(x, rate)
+// within 10: dropout: the rate is missing: dropout(x, 0.1f)
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

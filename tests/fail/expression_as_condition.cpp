@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: tensors and expressions have no truth value: if (eval(e).item())
+// within 10: tensors and expressions have no truth value: write if (eval(e).item())
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: nothing is computed yet: std::cout << eval(e)
+// within 10: nothing is computed yet: write std::cout << eval(e)
 // at most 20 lines
 #include <weft/weft.hpp>
 #include <iostream>

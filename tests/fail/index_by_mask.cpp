@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: elements where a mask holds are chosen by where(mask, x, 0)
+// within 10: for the elements where a mask holds, where(mask, x, 0)
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

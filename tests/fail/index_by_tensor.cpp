@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: the rows at indices are index_select<0>(x, indices)
+// within 10: for the rows at indices, write index_select<0>(x, indices)
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: weft: cross_entropy: logits must be floating; labels are integers, one of each row
+// within 10: weft: cross_entropy: logits must be floating; labels must be integers, one for each row
 // at most 40 lines
 #include <weft/weft.hpp>
 using namespace weft;

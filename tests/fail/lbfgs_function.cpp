@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: lbfgs: the function computes gradients and returns the loss as a number
+// within 12: weft: lbfgs: the function must compute gradients and return the loss as a number
 #include <weft/optim/lbfgs.hpp>
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: concat, stack: a list holds tensors, parameters or values of a tape: list.push_back(steps.eval(
+// within 12: weft: concat, stack: a list must hold tensors, parameters or values of a tape: list.push_back(steps.eval(
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

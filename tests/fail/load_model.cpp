@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: load: named tensors, or one tensor: load(path, state_dict(model))
+// within 12: weft: load: takes named tensors or one tensor: load(path, state_dict(model))
 #include <weft/io/tensor_files.hpp>
 #include <weft/weft.hpp>
 using namespace weft;

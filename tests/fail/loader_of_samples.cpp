@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: loader: a dataset is a struct with `fields`, a tuple of the tensor types of a batch, index_t size() const, and
+// within 12: weft: loader: a dataset must be a struct with `fields`, a tuple of the tensor types of a batch, index_t size() const, and
 // at most 20 lines
 #include <weft/train/loader.hpp>
 #include <weft/weft.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: lstm, gru: one state: of an lstm [2, batch, hidden], stack<0>(h, c)
+// within 12: lstm, gru: the state of an lstm must be [2, batch, hidden], as stack<0>(h, c)
 #include <weft/weft.hpp>
 using namespace weft;
 lstm<3, 5> layer;

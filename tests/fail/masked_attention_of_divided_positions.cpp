@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 20: weft: attention: with a mask, it cannot be computed where ranks divide positions (axis cp)
+// within 20: weft: attention: a mask is not supported where ranks divide positions (axis cp)
 #include <weft/weft.hpp>
 #include <weft/parallel/context_parallel.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: masks are a & b, a | b, !a
+// within 12: for masks, a & b, a | b, !a
 #include <weft/weft.hpp>
 using namespace weft;
 tensor<float, extents<dyn, 4>> x;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: loss: input and target must have the same shape: a target [N] beside [N, 1] would be repeated
+// within 12: weft: loss: input and target must have the same shape: a target [N] would be broadcast against an input [N, 1]
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

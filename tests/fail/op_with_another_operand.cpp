@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: apply: the op has another number of operands
+// within 10: apply: wrong number of operands
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: permute: each dim of the operand is to be named once
+// within 10: permute: each dim of the operand must be named once
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 20: weft: pipeline: a let shares a value between what stands before a repeat and what stands after
+// within 20: weft: pipeline: a let shares a value between the code before a repeat and the code after
 #include <weft/comm/self.hpp>
 #include <weft/nn/repeat.hpp>
 #include <weft/parallel/pipeline.hpp>

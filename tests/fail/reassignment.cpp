@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: a variable cannot take another expression, whose type differs: auto h2 = relu(h)
+// within 12: weft: a variable cannot be assigned another expression, whose type differs: write auto h2 = relu(h)
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

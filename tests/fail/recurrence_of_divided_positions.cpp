@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 20: weft: recurrence: ranks divide positions (axis cp), and a recurrence would see only those of its rank
+// within 20: weft: recurrence: ranks divide positions (axis cp), but a recurrence would see only those of its own rank
 #include <weft/weft.hpp>
 #include <weft/nn/recurrent.hpp>
 #include <weft/parallel/context_parallel.hpp>

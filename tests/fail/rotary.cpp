@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: rotary: the operand is [batch, position, head, feature], with an even number of features
+// within 12: weft: rotary: the operand must be [batch, position, head, feature], with an even number of features
 // within 12: extents<2, 9, 3, 7>
 #include <weft/weft.hpp>
 using namespace weft;

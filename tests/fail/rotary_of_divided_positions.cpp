@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 20: weft: rotary: ranks divide positions (axis cp), and these are counted from 0 on each of them
+// within 20: weft: rotary: ranks divide positions (axis cp), but these count from 0 on every rank
 #include <weft/weft.hpp>
 #include <weft/parallel/context_parallel.hpp>
 using namespace weft;

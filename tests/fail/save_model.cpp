@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: save: named tensors, or one tensor: save(path, state_dict(model)); the value of an expression: save(path, eval(e))
+// within 12: weft: save: takes named tensors or one tensor: save(path, state_dict(model)); for an expression, save(path, eval(e))
 #include <weft/io/tensor_files.hpp>
 #include <weft/weft.hpp>
 using namespace weft;

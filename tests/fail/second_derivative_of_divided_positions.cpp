@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 20: weft: attention: where ranks divide positions (axis cp), it has a first derivative only
+// within 20: weft: attention: where ranks divide positions (axis cp), it has only a first derivative
 #include <weft/weft.hpp>
 #include <weft/parallel/context_parallel.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: weft: squeeze: the extent is not 1 by its type: select<1, 0>(x) takes the first element
+// within 10: weft: squeeze: the extent is not 1 in the type: select<1, 0>(x) takes the first element
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: update: the value has another element type than the tensor: cast it
+// within 10: update: the value's element type differs from the tensor's: cast it
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

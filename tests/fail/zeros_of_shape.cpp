@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: zeros_like(x) is of the type of x
+// within 10: zeros_like(x) has the type of x
 // at most 50 lines
 #include <weft/weft.hpp>
 using namespace weft;

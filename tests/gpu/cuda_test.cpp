@@ -83,7 +83,7 @@ TEST_CASE("libraries of CUDA: of versions that the driver supports, the newest f
   CHECK(with_driver("14010") == names{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"});
   setenv("FAKE_CUDA_VERSION", "11080", 1);
   CHECK(message_of<device_error>([] { gpu::cuda_libraries("nvrtc"); }) ==
-        "weft: cuda: the driver supports CUDA 11, weft needs 12 or newer");
+        "weft: cuda: the driver supports CUDA 11, but weft needs 12 or newer");
   unsetenv("FAKE_CUDA_VERSION");
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("an architecture that NVRTC does not know: PTX of the one before, or a
   CHECK(fake_cuda::target() == "compute_86");
   setenv("FAKE_NVRTC_ARCHITECTURES", "100 120", 1);
   CHECK(message_of<device_error>([] { chain(nvidia(), 1); }) ==
-        "weft: cuda: this NVRTC compiles for sm_100 and newer, not for sm_90a: an older one does");
+        "weft: cuda: this NVRTC compiles for sm_100 and newer, not for sm_90a: use an older NVRTC");
   unsetenv("FAKE_NVRTC_ARCHITECTURES");
   CHECK(fake_cuda::misuse() == "");
 }

@@ -459,9 +459,9 @@ TEST_CASE("graphs: what the driver does not allow in a capture is refused before
     return said;
   };
   float x = 1;
-  const std::string recorded = "weft: cuda: work that is recorded cannot be: it ";
+  const std::string recorded = "weft: cuda: this work cannot be recorded: it ";
   CHECK(refused([&] { (void)d.allocate(1 << 20); }) ==
-        recorded + "needs more memory of the device than the step before");
+        recorded + "needs more device memory than the previous step");
   CHECK(refused([&] { d->download(&x, memory.data(), 4); }) ==
         recorded + "waits for the device, to read elements on the host");
   CHECK(refused([&] { d->synchronize(); }) ==
@@ -472,7 +472,7 @@ TEST_CASE("graphs: what the driver does not allow in a capture is refused before
           s.extents = {1, {1}};
           set_contiguous(s);
           d->copy(s, s);
-        }) == recorded + "needs a kernel that was not launched before");
+        }) == recorded + "needs a kernel that has not been launched before");
   const std::vector<char> large(5 << 20);
   CHECK(refused([&] { d->upload(memory.data(), large.data(), large.size()); }) ==
         recorded + "uploads more than 4 MiB");
@@ -490,7 +490,7 @@ TEST_CASE("graphs: memory neither goes back nor is mapped while work is recorded
     const long freed = fake_cuda::calls("cuMemFree") + fake_cuda::calls("cuMemUnmap"),
                mapped = fake_cuda::calls("cuMemMap");
     d->begin_recording();
-    CHECK(message_of<usage_error>([&] { (void)d.allocate(30 << 20); }).find("needs more memory") !=
+    CHECK(message_of<usage_error>([&] { (void)d.allocate(30 << 20); }).find("needs more device memory") !=
           std::string::npos);
     d->abandon_recording();
     CHECK(fake_cuda::calls("cuMemFree") + fake_cuda::calls("cuMemUnmap") - freed <= 1);  // the keys
@@ -591,7 +591,7 @@ TEST_CASE("graphs: blocks that the run does not train, and that change between m
   CHECK(step(other, nothing).find("in a block that the run does not train") != std::string::npos);
   for (int s = 0; s < 4; ++s) {
     CHECK(step(bound, nothing) == fine);
-    const std::string refused = "changes what blocks of an earlier one hold";
+    const std::string refused = "changes what blocks of an earlier loss hold";
     CHECK(step(bound, [&] { bound.blocks.blocks[0].gains[0] += 1; }).find(refused) != std::string::npos);
     auto& mask = bound.blocks.blocks[0].mask;
     CHECK(step(bound, [&] { update(mask, mask * 2.0f, run); }).find(refused) != std::string::npos);

@@ -77,8 +77,8 @@ TEST_CASE("positions on a device that no communicator reaches are refused, by na
     try {
       trained<policy<strategy::mesh<dp, cp<>>>>(ranks, {.cp = 2}, small, 2, o);
     } catch (const device_error& e) { told = e.what(); }
-    CHECK_MESSAGE(
-        told.find("positions are divided on devices whose memory messages can use") != std::string::npos,
-        told);
+    CHECK_MESSAGE(told.find("positions can be divided only on devices whose memory messages can use") !=
+                      std::string::npos,
+                  told);
   });
 }

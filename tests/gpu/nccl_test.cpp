@@ -208,7 +208,7 @@ TEST_CASE("a device that does not finish is found after the time-out, an error o
   fake_cuda::stall_nccl(second, false);
   for (const std::string& t : stopped) {
     CHECK_MESSAGE(has(t, "all_reduce(sum, f32 x 4) for h.1, in device memory"), t);
-    CHECK_MESSAGE(has(t, "all ranks are there, the data is not: NCCL on a CPU that plays a GPU"), t);
+    CHECK_MESSAGE(has(t, "all ranks are there, but the data is not: NCCL on a CPU that plays a GPU"), t);
   }
   const auto failed = failures(2, [&](communicator& ranks) {
     std::vector<float> x(4);
@@ -262,7 +262,7 @@ TEST_CASE("a rank over NCCL that gives up says why on all, also to those that wa
 TEST_CASE("ranks over NCCL need a device of CUDA each") {
   self_communicator alone;
   CHECK(failure([&] { nccl_communicator ranks(alone, default_device()); }) ==
-        "weft: nccl: the device is cpu, not of CUDA");
+        "weft: nccl: the device is cpu, not a CUDA device");
   const std::string two = failure([] {
     run_ranks(2, [](communicator& host) {
       const device where(std::make_shared<gpu::cuda_backend>(0));
@@ -273,7 +273,7 @@ TEST_CASE("ranks over NCCL need a device of CUDA each") {
   std::vector<float> x(4);
   CHECK(
       has(failure([&] { alone.all_reduce(elements(x.data(), 4, dtype::f32, memory_space::device)).wait(); }),
-          "the communicator self does not reach it"));
+          "the communicator self cannot access this memory"));
   CHECK(fake_cuda::misuse() == "");
 }
 

@@ -7,7 +7,7 @@
 long=(--data "$text" --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3)
 code=0
 "$launch" -n 3 "$job" "${long[@]}" --comm gloo --mesh pp=2,dp=auto >"$at/odd.out" 2>&1 || code=$?
-[ $code -eq 2 ] && grep -q "pp 2 with dp auto needs a multiple of 2 ranks, there are 3" "$at/odd.out" ||
+[ $code -eq 2 ] && grep -q "pp 2 with dp auto needs a multiple of 2 ranks, but there are 3" "$at/odd.out" ||
   { echo "three ranks: exit code $code"; tail -n 5 "$at/odd.out"; exit 1; }
 
 # killed AXIS [FLAGS...]: four ranks, of which two together hold the model; one of them is killed. The log is that of all parts of the run.

@@ -28,7 +28,7 @@ int main(int count, char**) {
   try {
     twice(&x);
   } catch (const weft::device_error& e) {
-    return std::strstr(e.what(), "another one of that name") ? 3 : 4;
+    return std::strstr(e.what(), "another device of that name") ? 3 : 4;
   }
   return weft::eval(sum(x)).item() == 9 ? 0 : 5;
 }

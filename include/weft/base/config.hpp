@@ -42,7 +42,7 @@
     "weft needs IEEE infinities and NaN (masks, softmax): compile without -ffast-math and -ffinite-math-only"
 #endif
 #if defined(min) || defined(max)
-#error "min or max is a macro, and in the standard library and weft a function: #undef it before"
+#error "min or max is a macro, but the standard library and weft have functions of that name: #undef it first"
 #endif
 
 #ifndef WEFT_WITH_TBB

@@ -19,7 +19,7 @@ class counting_communicator : public communicator {
   int size() const override { return size_; }
 
   std::shared_ptr<communicator> split(int, int, comm_options) override {
-    throw comm_error("weft: counting_communicator: what other ranks say is not known; use split_by");
+    throw comm_error("weft: counting_communicator: the values of other ranks are not known; use split_by");
   }
   std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options) override {
     int before = 0, all = 0;

@@ -122,7 +122,7 @@ class gloo_mesh : public watched_group {
     const std::lock_guard lock(mutex_);
     if (++groups_ == most_splits)
       throw comm_error("weft: gloo: rank " + std::to_string(rank_) + " has begun " +
-                       std::to_string(most_splits) + " splits: there are no more numbers for groups");
+                       std::to_string(most_splits) + " splits: no group numbers are left");
     return static_cast<std::uint64_t>(rank_) * most_splits + groups_;
   }
   /// Starts counting the collectives of a group; ends with forget().

@@ -47,9 +47,9 @@ class gloo_proof : public gloo_operation {
     mesh.exchange(gloo_slot::of(gloo_slot::start, 0, 0), all, *this);
     for (const int r : start_.members)
       if (r != rank_ && !proves(theirs_[static_cast<std::size_t>(r)], proof_of(r, rank_)))
-        throw comm_error("weft: gloo: on the connection of rank " + std::to_string(rank_) + " to rank " +
-                         std::to_string(r) +
-                         " answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
+        throw comm_error(
+            "weft: gloo: the connection of rank " + std::to_string(rank_) + " to rank " + std::to_string(r) +
+            " was answered by another process, which does not know the job's token (WEFT_JOB_TOKEN)");
   }
 
  private:

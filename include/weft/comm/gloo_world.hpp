@@ -28,7 +28,7 @@ class gloo_world {
       store_ = std::make_shared<memory_store>();
     } else {
       if (me.address.empty() || me.port == 0)
-        throw usage_error("weft: gloo: MASTER_ADDR and MASTER_PORT must be set: where rank 0 listens");
+        throw usage_error("weft: gloo: MASTER_ADDR and MASTER_PORT must be set to where rank 0 listens");
       const std::string token = text("WEFT_JOB_TOKEN");
       if (me.rank == 0) server_ = std::make_unique<tcp_store_server>(me.address, me.port, token);
       const auto client = connect(me, token, limit);

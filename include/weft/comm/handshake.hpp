@@ -21,7 +21,7 @@ inline constexpr std::size_t nonce_bytes = 32, proof_bytes = 32;
 /// provides none.
 inline std::string random_bytes(std::size_t n) {
   std::string s(n, '\0');
-  if (::getentropy(s.data(), n) != 0) throw std::runtime_error("weft: the system gives no random numbers");
+  if (::getentropy(s.data(), n) != 0) throw std::runtime_error("weft: the system provided no random numbers");
   return s;
 }
 

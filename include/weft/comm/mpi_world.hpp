@@ -22,8 +22,8 @@ template <class Body, class Report>
 int run_under_mpirun(int& count, char**& values, Body body, Report report) {
   if (boost::mpi::environment::finalized())
     throw usage_error(
-        "weft: run_under_mpirun: MPI has ended in this process, and cannot begin again: one world "
-        "for all that the program does");
+        "weft: run_under_mpirun: MPI was finalized in this process and cannot be initialized again: do "
+        "everything in one call");
   constexpr bool exceptions_abort = false;
   boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled, exceptions_abort);
   const boost::mpi::communicator world;

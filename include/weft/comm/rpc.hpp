@@ -105,7 +105,7 @@ class rpc_agent {
                         const std::string who = function + " on rank " + std::to_string(to);
                         if constexpr (!std::is_void_v<R>) {
                           R value = detail::read_value<R>(r);
-                          if (!r.at_end()) throw comm_error("weft: rpc: " + who + " gives another type");
+                          if (!r.at_end()) throw comm_error("weft: rpc: " + who + " returns another type");
                           return value;
                         }
                       });

@@ -61,8 +61,9 @@ void write_value(frame_writer& to, const T& value) {
     to.number(static_cast<std::int64_t>(value.size()));
     for (const typename T::value_type& v : value) write_value(to, v);
   } else {
-    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
-                  "weft: rpc: a type that cannot be copied as bytes");
+    static_assert(
+        std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
+        "weft: rpc: arguments and results must be strings, vectors or trivially copyable, and no pointers");
     to.text(std::string(reinterpret_cast<const char*>(&value), sizeof(T)));
   }
 }
@@ -88,7 +89,7 @@ T read_value(frame_reader& from) {
     if (bytes.size() != sizeof(T)) refuse_value(kind, bytes.size(), kind, sizeof(T));
     if constexpr (std::is_same_v<T, bool>)
       if (static_cast<unsigned char>(bytes[0]) > 1)
-        throw comm_error("weft: rpc: an argument or a result is of another type: a bool that is no bool");
+        throw comm_error("weft: rpc: an argument or a result has another type: a bool is neither 0 nor 1");
     std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
@@ -133,7 +134,8 @@ class rpc_functions {
     using s = signature<F>;
     const auto called = [f](frame_reader& in) mutable {
       typename s::arguments arguments = read_all<typename s::arguments>(in);
-      if (!in.at_end()) throw comm_error("weft: rpc: a call has other arguments than the function takes");
+      if (!in.at_end())
+        throw comm_error("weft: rpc: the arguments of a call do not match the parameters of the function");
       frame_writer out;
       if constexpr (std::is_void_v<typename s::result>) std::apply(f, std::move(arguments));
       else write_value(out, std::apply(f, std::move(arguments)));

@@ -90,9 +90,10 @@ class tcp_store : public store {
     };
     if (given == detail::refused_token)
       throw refuse(" refuses this rank: is WEFT_JOB_TOKEN the same everywhere?");
-    if (given == detail::refused_full) throw refuse(" takes no more clients (tcp_store_limits::clients)");
+    if (given == detail::refused_full) throw refuse(" accepts no more clients (tcp_store_limits::clients)");
     if (!detail::proves(given, detail::proof(token, "server", theirs + mine)))
-      throw comm_error("weft: store: who answers at " + where_ + " does not know the job's token");
+      throw comm_error("weft: store: the process that answers at " + where_ +
+                       " does not know the job's token");
     return true;
   } catch (const lost_connection&) {
     detail::net_error ignored;

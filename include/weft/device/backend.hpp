@@ -127,7 +127,7 @@ class backend {
   /// random numbers are then numbers of keys. Uploaded elements are the same in every execution. Calls that
   /// would wait for the device or need memory from it throw usage_error.
   virtual void begin_recording() {
-    refuse<device_error>({"weft: ", name(), ": this device records no work"});
+    refuse<device_error>({"weft: ", name(), ": this device cannot record work"});
   }
   virtual std::unique_ptr<recorded_work> end_recording() { return nullptr; }
   virtual void abandon_recording() noexcept {}

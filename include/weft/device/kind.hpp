@@ -112,10 +112,9 @@ struct on {
   /// its driver does not work, and usage_error if `o` sets a number of threads, because the handle is shared.
   static device where(const device_options& o = {}) {
     if (o.threads != 0)
-      refuse<usage_error>(
-          {"weft: ", Kind::name, ": ", o.threads,
-           " threads: this device is one for the whole process; open_device(\"cpu\", {.threads "
-           "= n}) opens another one"});
+      refuse<usage_error>({"weft: ", Kind::name, ": ", o.threads,
+                           " threads: this device is shared by the whole process; open_device(\"cpu\", "
+                           "{.threads = n}) opens a separate one"});
     return shared_device<Kind>(device_number<Kind>(o));
   }
 };

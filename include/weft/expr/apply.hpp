@@ -35,8 +35,8 @@ concept operands = (operand<Ts> && ...) && ((expression<Ts> || graph_value<Ts>) 
 namespace detail {
 
 [[noreturn, gnu::cold]] inline void refuse_number(message_part number, dtype t) {
-  refuse<value_error>({"weft: the number ", number, " beside a tensor of type ", name_of(t),
-                       " is not a value of that type: cast the tensor"});
+  refuse<value_error>({"weft: the number ", number, " is not a value of the tensor's type, ", name_of(t),
+                       ": cast the tensor"});
 }
 /// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it around, so that
 /// u8 == -1 is true for 255.
@@ -130,7 +130,7 @@ template <class Op, class Attr = attr<>, operand... A>
 constexpr auto apply(A... a) {
   using beside = typename detail::last_expression<A...>::type;
   static_assert(sizeof...(A) == std::size_t{Op::arity},
-                "weft: apply: the op has another number of operands: op::elementwise<N> says how many");
+                "weft: apply: wrong number of operands: op::elementwise<N> says how many the op has");
   using result = node<Op, Attr, detail::expression_for<beside, A>...>;
   (void)sizeof(detail::law_of<Op, result, detail::expression_for<beside, A>...>);
   if constexpr (result::law.holds && result::law.types_fit)

@@ -63,8 +63,8 @@ struct expression_base {
   template <std::same_as<bool> B>
   constexpr explicit operator B() const {
     static_assert(detail::unsupported<B>,
-                  "weft: tensors and expressions have no truth value: if (eval(e).item()), if (t.defined()); "
-                  "masks are a & b, a | b, !a");
+                  "weft: tensors and expressions have no truth value: write if (eval(e).item()) or if "
+                  "(t.defined()); for masks, a & b, a | b, !a");
     return false;
   }
 };
@@ -108,16 +108,16 @@ constexpr long sum_of_counts(std::initializer_list<long> counts) {
 template <class E>
 void refuse_assignment() {
   static_assert(unsupported<E>,
-                "weft: nothing can be assigned to an expression, not even to a part of a tensor: "
+                "weft: nothing can be assigned to an expression, not even to a part of a tensor: write "
                 "update(t[i], e), update(slice<1>(t, 2, 5), e)");
 }
 
 template <class E>
 void refuse_reassignment() {
-  static_assert(unsupported<E>,
-                "weft: a variable cannot take another expression, whose type differs: auto h2 = relu(h); "
-                "of equal layers make a repeat; or evaluate each: auto h = steps.eval(a(x)); "
-                "h = steps.eval(b(h))");
+  static_assert(
+      unsupported<E>,
+      "weft: a variable cannot be assigned another expression, whose type differs: write auto h2 = relu(h); "
+      "for equal layers, use a repeat; or evaluate each: auto h = steps.eval(a(x)); h = steps.eval(b(h))");
 }
 
 /// Whether E has elements. Has a name, because g++ 12 fails when it deduces a class by such a constraint.

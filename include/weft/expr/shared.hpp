@@ -198,7 +198,8 @@ class expression_scope {
       --at;
       if (!same_object(v->variable, variable)) continue;
       if (at < most_lets) reads_ |= std::uint64_t{1} << at;
-      else if (sharing_ > 0) throw value_error("weft: shared: more than 64 lets around a shared value");
+      else if (sharing_ > 0)
+        throw value_error("weft: shared: more than 64 nested lets around a shared value");
       return v->id;
     }
     return -1;

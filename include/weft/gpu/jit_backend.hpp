@@ -121,7 +121,7 @@ class jit_backend : public backend {
     if (parts.draws) {
       if (keys.size() > most_keys)
         refuse<usage_error>({"weft: ", name(), ": recorded work draws random numbers and runs ", keys.size(),
-                             " programs; at most ", most_keys, " can"});
+                             " programs, but at most ", most_keys, " are supported"});
       upload(parts.keys, keys.data(), keys.size_bytes());
     }
     const std::lock_guard lock(mutex_);
@@ -195,7 +195,7 @@ class jit_backend : public backend {
 
  private:
   [[noreturn, gnu::cold]] void refuse_recording(const char* what) const {
-    refuse<usage_error>({"weft: ", name(), ": work that is recorded cannot be: it ", what});
+    refuse<usage_error>({"weft: ", name(), ": this work cannot be recorded: it ", what});
   }
   /// Makes the given copies to the host, of which there may be none, and waits for everything queued. Keeps
   /// what was compiled since the last wait. Throws value_error if a kernel has reported an invalid operand.

@@ -37,7 +37,7 @@ inline constexpr unsigned seen_parts<gradient_node<Tag, Point, Body>> = shared_p
 /// The compile-time error for the gradient of a function that does not return a scalar.
 template <bool Holds, class Extents>
 struct gradient_law {
-  static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
+  static_assert(Holds, "weft: grad: the function must return a scalar: take the sum or mean of its result");
 };
 
 /// The compile-time error for the gradient of an expression that is not a single program.
@@ -64,14 +64,14 @@ constexpr auto grad(F f, X x) {
 template <class F, expression X, expression Y, expression... Rest>
 constexpr void grad(F, X, Y, Rest...) {
   static_assert(detail::unsupported<F>,
-                "weft: grad: one argument at a time, grad([&](auto x) { return f(x, y); }, x); "
-                "or all on a tape: steps.backward(loss), then x.grad(), y.grad()");
+                "weft: grad: one argument at a time: grad([&](auto x) { return f(x, y); }, x); for all at "
+                "once, use a tape: steps.backward(loss), then x.grad(), y.grad()");
 }
 template <expression E, expression X>
 constexpr void grad(E, X) {
   static_assert(detail::unsupported<E>,
-                "weft: grad: the first argument is a function of the second: "
-                "grad([](auto x) { return sum(x * x); }, x)");
+                "weft: grad: the first argument must be a function of the second: grad([](auto x) { return "
+                "sum(x * x); }, x)");
 }
 
 /// Vector-Jacobian product v^T (df/dx), with the shape of x; f(x) and v must have the same shape.

@@ -130,7 +130,7 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
     if (!same) return {"a spec does not follow from its operands", i};
   }
   for (int o : g.outputs)
-    if (o < -1 || o >= g.size()) return {"an output is no node", o};
+    if (o < -1 || o >= g.size()) return {"an output is not a node", o};
   return {};
 }
 

@@ -56,7 +56,7 @@ void as_safetensors(const stored_tensors& from, Write write) {
     const std::vector<char>& bytes = from.tensors.at(t.name).bytes;
     if (bytes.size() != t.end - t.begin)
       throw io_error("weft: safetensors: tensor " + t.name + " has " + std::to_string(bytes.size()) +
-                     " bytes, its shape needs " + std::to_string(t.end - t.begin));
+                     " bytes, but its shape needs " + std::to_string(t.end - t.begin));
     parts.emplace_back(bytes.data(), bytes.size());
   }
   write(parts);

@@ -47,8 +47,8 @@ template <class M>
   requires(!weft::detail::is_leaf<M> && !std::is_convertible_v<M, named_tensors>)
 void save(const std::string&, const M&, save_options = {}) {
   static_assert(weft::detail::unsupported<M>,
-                "weft: save: named tensors, or one tensor: save(path, state_dict(model)); the value of an "
-                "expression: save(path, eval(e))");
+                "weft: save: takes named tensors or one tensor: save(path, state_dict(model)); for an "
+                "expression, save(path, eval(e))");
 }
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any
@@ -63,7 +63,7 @@ template <class M>
   requires(!weft::detail::is_leaf<M> && !std::is_convertible_v<M, named_tensors>)
 void load(const std::string&, const M&, load_options = {}) {
   static_assert(weft::detail::unsupported<M>,
-                "weft: load: named tensors, or one tensor: load(path, state_dict(model))");
+                "weft: load: takes named tensors or one tensor: load(path, state_dict(model))");
 }
 
 namespace detail {

@@ -47,7 +47,7 @@ constexpr broken_promise verify_plan(const plan& p) {
         }
         const value_entry& sent = p.values[base_of(p, p.operands[p.steps[e].first_operand])];
         if (p.steps[e].native->messages == exchange::apart && sent.last_step < t)
-          return {"messages use a value that does not live", t};
+          return {"messages use a value that is not live", t};
       }
       if (still.size() + 1 != under_way.size()) return {"what arrives was not sent", t};
       under_way = still;
@@ -60,18 +60,18 @@ constexpr broken_promise verify_plan(const plan& p) {
         return {"a step reads what is not computed", t};
       for (int e : under_way)
         if (detail::result_of(p, e) == id) return {"a step reads what has not arrived", t};
-      if (v.first_step > t || v.last_step < t) return {"a step reads a value that does not live", t};
+      if (v.first_step > t || v.last_step < t) return {"a step reads a value that is not live", t};
     }
     for (int k = 0; k < s.outputs; ++k) {
       const int id = p.operands[s.first_operand + s.inputs + k];
       if (p.values[id].where != storage::computed)
-        return {"a step writes what is no memory of the program", t};
+        return {"a step writes memory that is not the program's", t};
       if (computed_at[id] >= 0) return {"a value is computed twice", t};
       computed_at[id] = t;
       if (s.kind == step_kind::exchange && is_started(s.native->messages)) under_way.push_back(t);
     }
     if (s.in_slices && p.values[detail::result_of(p, t + 1)].first_step > t)
-      return {"messages in slices use a value that does not live", t};
+      return {"messages in slices use a value that is not live", t};
     if (s.kind == step_kind::kernel)
       if (const broken_promise b = detail::verify_kernel(p, p.kernels[s.kernel], s.inputs + s.outputs))
         return b;

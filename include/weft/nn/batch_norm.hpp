@@ -42,11 +42,11 @@ struct batch_normalization {
 
   auto operator()(expression auto x) const {
     static_assert(decltype(x)::static_shape.order >= 2,
-                  "weft: batch_norm: the operand is [batch, channels, ...]");
+                  "weft: batch_norm: the operand must be [batch, channels, ...]");
     static_assert(compute_type(dtype_of<typename decltype(x)::value_type>) == dtype::f32,
-                  "weft: batch_norm: the elements are f32, bf16 or f16");
+                  "weft: batch_norm: the element type must be f32, bf16 or f16");
     static_assert(C < 0 || decltype(x)::static_shape[1] < 0 || decltype(x)::static_shape[1] == C,
-                  "weft: batch_norm: the operand has another number of channels than the layer");
+                  "weft: batch_norm: the operand and the layer have different numbers of channels");
     return detail::rounded_once([this](auto of) { return this->normalized(std::move(of)); }, std::move(x));
   }
 

@@ -135,10 +135,9 @@ M clone(const M& m) {
 /// Compile-time error: an expression has no elements.
 template <expression E>
 requires(!detail::is_leaf<E>) void clone(const E&) {
-  static_assert(
-      detail::unsupported<E>,
-      "weft: clone: this expression is not computed yet; its value is a tensor of its own: auto y = "
-      "eval(expression)");
+  static_assert(detail::unsupported<E>,
+                "weft: clone: this expression is not computed yet; evaluating it makes a new tensor: auto y "
+                "= eval(expression)");
 }
 
 }  // namespace weft

@@ -14,15 +14,16 @@ namespace detail {
 /// Initial values of a convolution's parameters, as torch.nn.Conv2d: uniform in +-1 / sqrt(In Size / groups).
 template <index_t In, index_t Size, index_t Groups>
 initializer starting_convolution() {
-  static_assert(In > 0 && Size > 0 && Groups > 0 && In % Groups == 0,
-                "weft: convolution: channels and sizes are positive, and groups divide the channels");
+  static_assert(
+      In > 0 && Size > 0 && Groups > 0 && In % Groups == 0,
+      "weft: convolution: channels and sizes must be positive, and groups must divide the channels");
   return init::uniform(1.0 / std::sqrt(static_cast<double>(In / Groups * Size)));
 }
 /// The same for torch.nn.ConvTranspose2d: uniform in +-1 / sqrt(Out Size / groups).
 template <index_t In, index_t Out, index_t Size, index_t Groups>
 initializer starting_transposed() {
   static_assert(In > 0 && Groups > 0 && In % Groups == 0,
-                "weft: transposed_convolution: groups divide the channels");
+                "weft: transposed_convolution: groups must divide the channels");
   return starting_convolution<Out, Size, Groups>();
 }
 }  // namespace detail

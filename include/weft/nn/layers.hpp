@@ -124,7 +124,7 @@ struct rms_normalization {
 template <index_t Groups, index_t C = dyn, class Epsilon = default_epsilon>
 struct group_normalization {
   static_assert(Groups > 0 && (C < 0 || C % Groups == 0),
-                "weft: group_normalization: the number of groups divides the channels");
+                "weft: group_normalization: the number of groups must divide the channels");
   parameter<extents<C>> weight = detail::parameter_if_static<C>(init::constant(1));
   parameter<extents<C>> bias = detail::parameter_if_static<C>(init::constant(0));
 

@@ -46,7 +46,7 @@ struct cross_entropy_of_rows {
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once) {
   if (at_once < 1)
-    refuse<value_error>({"weft: linear_cross_entropy: ", at_once, " logits at once"});
+    refuse<value_error>({"weft: linear_cross_entropy: ", at_once, " logits at once: expected 1 or more"});
   using T = typename X::value_type;
   using S = slice_sum<T>;
   const detail::cross_entropy_of_rows<Ignore, S, W> of_rows{weight};

@@ -32,10 +32,11 @@ struct mixture_of_experts {
   static mixture_of_experts create(index_t features, index_t count, const expert_choice& choice, F make,
                                    const device& where = parameter_device()) {
     if (choice.per_row < 1 || choice.per_row > count)
-      refuse<value_error>(
-          {"weft: mixture_of_experts: ", choice.per_row, " of ", count, " experts for each token"});
+      refuse<value_error>({"weft: mixture_of_experts: cannot choose ", choice.per_row, " of ", count,
+                           " experts for each token"});
     if (!(choice.capacity_factor >= 0))
-      refuse<value_error>({"weft: mixture_of_experts: capacity factor ", choice.capacity_factor});
+      refuse<value_error>(
+          {"weft: mixture_of_experts: the capacity factor must be 0 or more, not ", choice.capacity_factor});
     mixture_of_experts m{decltype(router)::create(features, count, where), {}, choice};
     for (index_t e = 0; e < count; ++e) m.experts.push_back(make());
     return m;

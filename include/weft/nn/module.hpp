@@ -129,7 +129,7 @@ consteval index_t parameter_count() {
   constexpr index_t n = detail::static_parameter_count<M>();
   static_assert(
       n >= 0,
-      "weft: parameter_count: an extent of a parameter, or the length of a list, is known at run time only");
+      "weft: parameter_count: an extent of a parameter, or the length of a list, is known only at run time");
   return n;
 }
 

@@ -82,10 +82,12 @@ struct gru_step {
 /// The recurrence of `step` over `x`, from the state `start` if there is one.
 template <class Step, expression X, expression... S>
 auto recurrence(Step step, X x, S... start) {
-  static_assert(X::static_shape.order == 3, "weft: lstm, gru: a sequence is [positions, batch, features]");
+  static_assert(X::static_shape.order == 3,
+                "weft: lstm, gru: a sequence must be [positions, batch, features]");
   static_assert(
       sizeof...(S) <= 1 && ((S::static_shape.order == recurrence_node<Step, X>::state_shape.order) && ...),
-      "weft: lstm, gru: one state: of an lstm [2, batch, hidden], stack<0>(h, c); of a gru [batch, hidden]");
+      "weft: lstm, gru: the state of an lstm must be [2, batch, hidden], as stack<0>(h, c); that of a gru, "
+      "[batch, hidden]");
   return recurrence_node<Step, X, S...>{
       {}, std::move(x), operand_list<S...>(std::move(start)...), std::move(step)};
 }

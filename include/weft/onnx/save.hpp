@@ -206,10 +206,9 @@ void save_onnx(const std::string& path, const E& e, const onnx_options& options 
 template <class M>
   requires(!expression<M>)
 void save_onnx(const std::string&, const M&, const onnx_options& = {}) {
-  static_assert(
-      detail::unsupported<M>,
-      "weft: save_onnx: what the model computes: save_onnx(path, model(x), {.inputs = {{\"x\", x}}, "
-      ".tensors = state_dict(model)})");
+  static_assert(detail::unsupported<M>,
+                "weft: save_onnx: pass what the model computes: save_onnx(path, model(x), {.inputs = "
+                "{{\"x\", x}}, .tensors = state_dict(model)})");
 }
 
 }  // namespace weft

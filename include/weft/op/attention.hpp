@@ -14,26 +14,25 @@ namespace weft::op {
 template <bool Holds, class... Extents>
 struct attention_law {
   static_assert(Holds,
-                "weft: attention: queries are [batch, queries, heads, features], keys and values "
-                "[batch, keys, key heads, features]: equal batch, features, keys and key heads, and "
-                "key heads divide heads");
+                "weft: attention: queries must be [batch, queries, heads, features], keys and values [batch, "
+                "keys, key heads, features], with equal batch, features, keys and key heads, and key heads "
+                "must divide heads");
 };
 
 /// The compile-time error for an attention mask whose shape does not match.
 template <bool Holds, class... Extents>
 struct attention_mask_law {
-  static_assert(
-      Holds,
-      "weft: attention: a mask is [batch, heads, queries, keys], or broadcasts to that, for queries "
-      "[batch, queries, heads, features], keys and values [batch, keys, key heads, features]: equal "
-      "batch, features, keys and key heads, and key heads divide heads");
+  static_assert(Holds,
+                "weft: attention: a mask must be [batch, heads, queries, keys], or broadcast to that, for "
+                "queries [batch, queries, heads, features], keys and values [batch, keys, key heads, "
+                "features], with equal batch, features, keys and key heads, and key heads must divide heads");
 };
 /// The compile-time error for an attention mask of an unsupported type.
 template <bool Holds, class... Types>
 struct attention_mask_type_law {
   static_assert(Holds,
-                "weft: attention: queries, keys and values have one floating type; a mask is bool, of "
-                "that type or f32");
+                "weft: attention: queries, keys and values must have the same floating type; a mask must be "
+                "bool, of that type or f32");
 };
 
 namespace detail {
@@ -237,7 +236,8 @@ constexpr auto attention(Q q, K k, V v) {
 template <bool Causal, expression Q, expression K, expression V>
   requires Causal
 constexpr auto attention(Q q, K k, V v, index_t first) {
-  if (first < 0) refuse<shape_error>({"weft: attention: the position of the first query is ", first});
+  if (first < 0)
+    refuse<shape_error>({"weft: attention: the position of the first query must be 0 or more, not ", first});
   return detail::apply_sized<op::attention, attr<Causal, dyn>>({first}, std::move(q), std::move(k),
                                                                std::move(v));
 }

@@ -22,9 +22,10 @@ namespace op {
 template <bool Holds, class... Extents>
 struct conv_transpose_law {
   static_assert(Holds,
-                "weft: conv_transpose2d: x is [B, C, H, W] and the weight [C, O / groups, height, width], of "
-                "static height and width; groups divide C; steps and dilation are positive, padding is not "
-                "negative and leaves something, and output_padding is less than a step or dilation");
+                "weft: conv_transpose2d: x must be [B, C, H, W] and the weight [C, O / groups, height, "
+                "width], of static height and width; groups must divide C; stride and dilation must be "
+                "positive, padding must not be negative or remove the whole result, and output_padding must "
+                "be less than the stride or the dilation");
 };
 /// The compile-time error for operands of a transposed convolution that do not have the same floating type.
 template <bool Holds, class... Types>
@@ -35,8 +36,8 @@ struct conv_transpose_type_law {
 template <bool Holds, class Bias, class Weight>
 struct conv_transpose_bias_law {
   static_assert(Holds,
-                "weft: conv_transpose2d, conv_transpose1d: the bias is [O]: the weight's second extent "
-                "times groups");
+                "weft: conv_transpose2d, conv_transpose1d: the bias must be [O], where O is the weight's "
+                "second extent times groups");
 };
 
 namespace detail {

@@ -32,16 +32,16 @@ namespace op {
 template <bool Holds, class... Extents>
 struct windows_law {
   static_assert(Holds,
-                "weft: windows: the operand has two to four dims, and its last two are at least as "
-                "large as a window, whose size and steps are positive");
+                "weft: windows: the operand must have two to four dims, and its last two must be at least as "
+                "large as a window, whose size and stride must be positive");
 };
 /// The compile-time error for operands of a convolution.
 template <bool Holds, class... Extents>
 struct conv_law {
   static_assert(Holds,
-                "weft: conv2d: x is [B, C, H, W] and the weight [O, C / groups, height, width], of "
-                "static height and width, which fit into H and W with their padding; groups divide C and O; "
-                "steps and dilation are positive, padding is not negative");
+                "weft: conv2d: x must be [B, C, H, W] and the weight [O, C / groups, height, width], of "
+                "static height and width, which must fit into the padded H and W; groups must divide C and "
+                "O; stride and dilation must be positive, and padding must not be negative");
 };
 /// The compile-time error for operands of a convolution that do not have the same floating type.
 template <bool Holds, class... Types>
@@ -51,14 +51,14 @@ struct conv_type_law {
 /// The compile-time error for the bias of a convolution.
 template <bool Holds, class Bias, class Weight>
 struct conv_bias_law {
-  static_assert(Holds, "weft: conv2d, conv1d: the bias is [O], of the weight's first extent");
+  static_assert(Holds, "weft: conv2d, conv1d: the bias must be [O], where O is the weight's first extent");
 };
 /// The compile-time error for pooling.
 template <bool Holds, class... Extents>
 struct pool_law {
   static_assert(Holds,
-                "weft: pooling: the operand has two to four dims, a window fits into the last two "
-                "with their padding, which is at most half of one; sizes and steps are positive");
+                "weft: pooling: the operand must have two to four dims; a window must fit into the padded "
+                "last two, with padding at most half the window; sizes and strides must be positive");
 };
 
 namespace detail {

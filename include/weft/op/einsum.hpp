@@ -258,8 +258,8 @@ struct checked_equation {
   static constexpr equation_terms terms{E.text};
   static constexpr equation_fault fault = terms.fault({Orders...});
   static_assert(fault != equation_fault::form,
-                "weft: einsum: an equation is letters for each operand, a comma between two operands, and -> "
-                "before the letters of the result: \"ij,jk->ik\"; \"...\" is not supported");
+                "weft: einsum: an equation has letters for each operand, a comma between two operands, and "
+                "-> before the letters of the result: \"ij,jk->ik\"; \"...\" is not supported");
   static_assert(fault != equation_fault::operand_count,
                 "weft: einsum: the equation is for another number of operands");
   static_assert(fault != equation_fault::letter_count,

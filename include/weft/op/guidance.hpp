@@ -69,18 +69,18 @@ constexpr void log_softmax(X, detail::numbers_at_run_time) {
 template <expression X, class... Rest>
 constexpr void max(X, Rest...) {
   static_assert(detail::unsupported<X>,
-                "weft: the largest element is amax(x) or amax(x, dims<1>), the larger "
-                "of two maximum(a, b)");
+                "weft: for the largest element, write amax(x) or amax(x, dims<1>); for the larger of two, "
+                "maximum(a, b)");
 }
 template <expression X, class... Rest>
 constexpr void min(X, Rest...) {
   static_assert(detail::unsupported<X>,
-                "weft: the smallest element is amin(x) or amin(x, dims<1>), the smaller "
-                "of two minimum(a, b)");
+                "weft: for the smallest element, write amin(x) or amin(x, dims<1>); for the smaller of two, "
+                "minimum(a, b)");
 }
 template <expression X>
 constexpr void dropout(X) {
-  static_assert(detail::unsupported<X>, "weft: dropout: dropout(x, rate), as dropout(x, 0.1f)");
+  static_assert(detail::unsupported<X>, "weft: dropout: the rate is missing: dropout(x, 0.1f)");
 }
 template <expression Q, expression K, expression V, class... Rest>
 constexpr void attention(Q, K, V, Rest...) {

@@ -88,7 +88,7 @@ template <index_t Dim, index_t Before, index_t After, expression X>
 constexpr auto pad(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: pad: the dim is out of range");
-  static_assert(Before >= 0 && After >= 0, "weft: pad: zeros are added, not removed: use slice for that");
+  static_assert(Before >= 0 && After >= 0, "weft: pad: zeros can be added, not removed: use slice to remove");
   if constexpr (X::static_shape[dim] < 0) return apply<op::pad_ends, attr<dim, Before, After>>(std::move(x));
   else if constexpr (Before >= 0 && After >= 0)
     return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));

@@ -158,8 +158,8 @@ constexpr auto in_floats(X x) {
 template <reduction_kind How, class F, expression X, expression Y>
 constexpr auto loss_of_pair(F f, X input, Y target) {
   static_assert(can_be_equal(X::static_shape, Y::static_shape),
-                "weft: loss: input and target must have the same shape: a target [N] beside [N, 1] would be "
-                "repeated; unsqueeze<1>(target), or flatten<0, 1>(input)");
+                "weft: loss: input and target must have the same shape: a target [N] would be broadcast "
+                "against an input [N, 1]; write unsqueeze<1>(target), or flatten<0, 1>(input)");
   return rounded_once([&](auto x, auto y) { return reduced<How>(f(x, y)); }, in_floats(std::move(input)),
                       in_floats(std::move(target)));
 }
@@ -228,7 +228,7 @@ template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_la
 constexpr auto cross_entropy(X logits, Y probabilities) {
   static_assert(is_floating(dtype_of<typename X::value_type>) && X::static_shape.order > 0 &&
                     detail::can_be_equal(X::static_shape, Y::static_shape),
-                "weft: cross_entropy: logits must be floating; labels are integers, one of each row; "
+                "weft: cross_entropy: logits must be floating; labels must be integers, one for each row; "
                 "floating targets are probabilities and must have the shape of the logits");
   const auto of_rows = [](auto x, auto p) {
     return detail::reduced<How>(let(log_softmax(x), [&](auto y) {
@@ -245,14 +245,13 @@ constexpr auto cross_entropy(X logits, Y probabilities) {
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label, expression X,
           expression Y, expression W>
 constexpr auto cross_entropy(X logits, Y labels, W class_weights) {
-  static_assert(
-      cross_entropy_compatible<X, Y> && W::static_shape.order == 1 &&
-          is_floating(dtype_of<typename W::value_type>),
-      "weft: cross_entropy: operands are floating logits [..., C], integer labels [...] and floating "
-      "weights of classes [C]");
+  static_assert(cross_entropy_compatible<X, Y> && W::static_shape.order == 1 &&
+                    is_floating(dtype_of<typename W::value_type>),
+                "weft: cross_entropy: operands must be floating logits [..., C], integer labels [...] and "
+                "floating class weights [C]");
   static_assert(X::static_shape.last() < 0 || W::static_shape.last() < 0 ||
                     X::static_shape.last() == W::static_shape.last(),
-                "weft: cross_entropy: there are as many weights as classes");
+                "weft: cross_entropy: there must be as many weights as classes");
   const auto weigh = [logits = std::move(logits),
                       table = unsqueeze<1>(std::move(class_weights))](auto label) {
     auto weights = select<-1, 0>(embedding(table, where(label == Ignore, 0, label)));
@@ -274,7 +273,7 @@ template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_la
           expression Y>
 constexpr auto nll_loss(X log_probabilities, Y labels) {
   static_assert(cross_entropy_compatible<X, Y>,
-                "weft: nll_loss: operands are floating logarithms of probabilities [..., C], as log_softmax "
+                "weft: nll_loss: operands must be floating log-probabilities [..., C], as log_softmax "
                 "returns, and integer labels [...]");
   using T = typename X::value_type;
   if constexpr (is_narrow(dtype_of<T>)) {

@@ -28,7 +28,7 @@ struct expand_law {
 /// The compile-time error for dims that are not a permutation.
 template <bool Holds, class... Extents>
 struct permute_law {
-  static_assert(Holds, "weft: permute: each dim of the operand is to be named once");
+  static_assert(Holds, "weft: permute: each dim of the operand must be named once");
 };
 /// The compile-time error for a dim or bound out of range.
 template <bool Holds, class... Extents>
@@ -261,7 +261,7 @@ namespace detail {
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
   refuse<shape_error>({"weft: slice: dim ", dim, " of ", s, " from ", start, " to ", stop,
-                       ": bounds are 0 <= start <= stop <= extent"});
+                       ": bounds must satisfy 0 <= start <= stop <= extent"});
 }
 [[noreturn, gnu::cold]] inline void refuse_parts(const shape& s, int dim, index_t parts) {
   refuse<shape_error>({"weft: unflatten: dim ", dim, " of ", s, " cannot become ", parts, " parts"});
@@ -307,7 +307,7 @@ constexpr auto reshape(X x) {
   static_assert(extents<To...>::dynamic_count <= 1,
                 "weft: reshape: at most one extent may be inferred; give the others a number");
   static_assert(extents<To...>::dynamic_count == 0 || ((To != 0) && ...),
-                "weft: reshape: beside an extent of 0 the one left open could be any: give it");
+                "weft: reshape: with an extent of 0, the one left open cannot be inferred: give it");
   return apply<op::reshape, attr<To...>>(std::move(x));
 }
 
@@ -346,7 +346,7 @@ constexpr auto expand(X x, extents<To...> to) {
 template <index_t... To, expression X>
 constexpr auto expand(X x) {
   static_assert(((To >= 0) && ...),
-                "weft: expand: an extent is a number of elements; dynamic ones are given as "
+                "weft: expand: an extent must be a number of elements; pass dynamic extents as values: "
                 "expand(x, extents<dyn, 3>{n})");
   return apply<op::expand, attr<To...>>(std::move(x));
 }
@@ -358,8 +358,9 @@ template <index_t Dim, index_t Start, index_t Stop, index_t Step = 1, expression
 constexpr auto slice(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
-  static_assert(0 <= Start && Start <= Stop && Step > 0,
-                "weft: slice: bounds count from the beginning, 0 <= start <= stop, and the step is positive");
+  static_assert(
+      0 <= Start && Start <= Stop && Step > 0,
+      "weft: slice: bounds count from the beginning, 0 <= start <= stop, and the step must be positive");
   if constexpr (0 <= Start && Start <= Stop && Step > 0)
     return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
 }
@@ -370,7 +371,7 @@ template <index_t Dim, index_t Step = 1, expression X>
 constexpr auto slice(X x, index_t start, index_t stop) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
-  static_assert(Step > 0, "weft: slice: the step is positive");
+  static_assert(Step > 0, "weft: slice: the step must be positive");
   constexpr index_t extent = X::static_shape[dim];
   if (start < 0 || stop < start || (extent >= 0 && stop > extent))
     detail::refuse_bounds(X::static_shape, dim, start, stop);
@@ -407,7 +408,7 @@ template <index_t Dim, index_t Parts, expression X>
 constexpr auto unflatten(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: unflatten: the dim is out of range");
-  static_assert(Parts > 0, "weft: unflatten: the number of parts is positive");
+  static_assert(Parts > 0, "weft: unflatten: the number of parts must be positive");
   if constexpr (Parts > 0) return apply<op::unflatten, attr<dim, Parts>>(std::move(x));
 }
 
@@ -443,7 +444,7 @@ constexpr auto squeeze(X x) {
   static_assert(dim < order, "weft: squeeze: the dim is out of range");
   if constexpr (dim < order) {
     static_assert(X::static_shape[dim] == 1,
-                  "weft: squeeze: the extent is not 1 by its type: select<1, 0>(x) takes the first element");
+                  "weft: squeeze: the extent is not 1 in the type: select<1, 0>(x) takes the first element");
     if constexpr (order == 1) return reshape(std::move(x), extents<>{});
     else return flatten<(dim + 1 < order ? dim : dim - 1), (dim + 1 < order ? dim + 1 : dim)>(std::move(x));
   }

@@ -104,8 +104,9 @@ struct normalize : along_dim {
 /// The compile-time error for a group norm whose number of groups does not divide the channels.
 template <bool Holds, class... Extents>
 struct group_law {
-  static_assert(Holds, "weft: group_norm: the operand is [batch, channels, ...], and the number of groups "
-                       "divides the channels");
+  static_assert(Holds,
+                "weft: group_norm: the operand must be [batch, channels, ...], and the number of groups must "
+                "divide the channels");
 };
 
 /// `standardize` over all elements of a group of channels, [batch, channels, ...]. v0 holds the bits of
@@ -134,8 +135,8 @@ struct group_standardize : composed<1> {
 template <bool Holds, class... Extents>
 struct channel_law {
   static_assert(Holds,
-                "weft: batch_norm: the operand is [batch, channels, ...], and weight, bias and running "
-                "statistics have one element for each channel");
+                "weft: batch_norm: the operand must be [batch, channels, ...], and weight, bias and running "
+                "statistics must have one element for each channel");
 };
 
 /// Base of ops on channels of x [batch, channels, ...].

@@ -47,8 +47,9 @@ struct sum_over_positions : rule<1> {
 /// The compile-time error for operands of `rotary` whose shapes do not match.
 template <bool Holds, class... Extents>
 struct rotary_law {
-  static_assert(Holds, "weft: rotary: the operand is [batch, position, head, feature], with an even number "
-                       "of features; positions are [position] or [batch, position]");
+  static_assert(Holds,
+                "weft: rotary: the operand must be [batch, position, head, feature], with an even number of "
+                "features, and positions [position] or [batch, position]");
 };
 /// The compile-time error for operands of `rotary` of the wrong type.
 template <bool Holds, class... Types>
@@ -144,8 +145,8 @@ template <index_t Base, index_t First, rope_scaling S>
 constexpr auto attributes_of_rotary() {
   static_assert(Base > 0 && S.factor > 0 && S.original_max_position_embeddings > 0 &&
                     S.low_freq_factor < S.high_freq_factor,
-                "weft: rotary: base, factor and original positions are positive, and low_freq_factor is less "
-                "than high_freq_factor");
+                "weft: rotary: base, factor and original positions must be positive, and low_freq_factor "
+                "must be less than high_freq_factor");
   constexpr index_t base = number_bits(static_cast<double>(Base))[0];
   if constexpr (S.factor == 1) return attr<base, First>{};
   else
@@ -179,7 +180,7 @@ constexpr auto rotary(X x) {
 /// positions are in a cache. Throws shape_error if `first` is negative.
 template <index_t Base = 10'000, rope_scaling Scaling = rope_scaling{}, expression X>
 constexpr auto rotary(X x, index_t first) {
-  if (first < 0) refuse<shape_error>({"weft: rotary: the first position is ", first});
+  if (first < 0) refuse<shape_error>({"weft: rotary: the first position must be 0 or more, not ", first});
   using turn = detail::rotary_attributes<Base, dyn, Scaling>;
   const auto turned = [first](auto of) {
     return detail::apply_sized<op::rotary, turn>({first}, std::move(of));

@@ -138,7 +138,8 @@ auto bernoulli(P p) {
 ///   auto next = eval(multinomial(softmax(logits / temperature)));        // [B, V] -> [B, 1]
 template <index_t N = 1, expression W>
 auto multinomial(W weights) {
-  static_assert(W::static_shape.order > 0, "weft: multinomial: the weights of a draw are a row: [..., C]");
+  static_assert(W::static_shape.order > 0,
+                "weft: multinomial: the weights must be [..., C], one row for each draw");
   auto drawn = detail::apply_drawing<op::multinomial>(std::move(weights));
   if constexpr (N == 1) return argmax<-1>(std::move(drawn), keepdim);
   else return topk<-1, N>(std::move(drawn)).indices;

@@ -230,7 +230,7 @@ struct stddev : variance {
 /// The compile-time error for the extremum over a dim without elements.
 template <bool Holds, class... Extents>
 struct extremum_law {
-  static_assert(Holds, "weft: amax, amin: a dim without elements has no largest or smallest");
+  static_assert(Holds, "weft: amax, amin: a dim without elements has no largest or smallest element");
 };
 
 /// Base of amax and amin; the result has the dtype of the operand. Elements equal to the result share the
@@ -327,7 +327,7 @@ constexpr auto reduce(X x) {
 }
 template <class Op, index_t Correction, bool Keep, index_t... Dims, expression X>
 constexpr auto reduce_corrected(X x) {
-  static_assert(Correction >= 0, "weft: variance, stddev: the correction is not negative");
+  static_assert(Correction >= 0, "weft: variance, stddev: the correction must not be negative");
   return apply<Op, attr<dim_set<X, Dims...>(), Keep, Correction>>(std::move(x));
 }
 }  // namespace detail

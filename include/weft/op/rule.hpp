@@ -52,8 +52,9 @@ struct number_type_law {
 /// The compile-time error for bool operands of a numeric op.
 template <bool Holds, class... Types>
 struct no_bool_law {
-  static_assert(Holds, "weft: this op is not for bool: use logical_not, logical_and, less or equal, or cast "
-                       "to a number first");
+  static_assert(Holds,
+                "weft: this op does not support bool: use logical_not, logical_and, less or equal, or cast "
+                "to a number first");
 };
 
 /// Defaults that every op inherits.

@@ -50,7 +50,7 @@ template <index_t Dim, index_t I, expression X>
 constexpr auto select(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: select: the dim is out of range");
-  static_assert(I >= 0, "weft: select: an index in a type counts from the left");
+  static_assert(I >= 0, "weft: select: an index given as a template argument must not be negative");
   return apply<op::select, attr<dim, I>>(std::move(x));
 }
 namespace detail {

@@ -39,7 +39,7 @@ constexpr inferred ordered(dtype t, Dims& dims, const attributes& at, const shap
 /// The compile-time error for taking more elements than a dim has.
 template <bool Holds, class... Extents>
 struct topk_law {
-  static_assert(Holds, "weft: topk: the dim has fewer elements");
+  static_assert(Holds, "weft: topk: the dim has fewer than k elements");
 };
 
 /// The positions along dim v0 of the elements in ascending order, or descending if v1 is 1; i64.
@@ -178,7 +178,7 @@ constexpr int dim_to_sort() {
   return dim;
 }
 [[noreturn, gnu::cold]] inline void refuse_count(index_t k) {
-  refuse<value_error>({"weft: topk: ", k, " elements"});
+  refuse<value_error>({"weft: topk: cannot return ", k, " elements"});
 }
 }  // namespace detail
 
@@ -213,7 +213,7 @@ struct topk_result {
 /// evaluated separately, the elements are sorted twice; in one statement where `x` is shared, once.
 template <index_t Dim, index_t K, bool Smallest = false, expression X>
 constexpr auto topk(X x) {
-  static_assert(K >= 0, "weft: topk: the number of elements is not negative");
+  static_assert(K >= 0, "weft: topk: the number of elements must not be negative");
   using how = attr<detail::dim_to_sort<Dim, X>(), !Smallest, K>;
   auto indices = apply<op::argtopk, how>(x);
   auto values = apply<op::topk, how>(std::move(x));

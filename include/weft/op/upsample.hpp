@@ -14,7 +14,8 @@ namespace op {
 /// The compile-time error for upsampling.
 template <bool Holds, class... Extents>
 struct upsample_law {
-  static_assert(Holds, "weft: upsample: the operand has two to four dims, and the factors are positive");
+  static_assert(Holds,
+                "weft: upsample: the operand must have two to four dims, and the factors must be positive");
 };
 
 /// Each element repeated over the last two dims to fill a rectangle, whose size v0 packs.

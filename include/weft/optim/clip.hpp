@@ -88,15 +88,15 @@ void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
       case dtype::f32: f(float{}, p->grad); break;
       case dtype::bf16: f(bfloat16{}, p->grad); break;
       case dtype::f16: f(float16{}, p->grad); break;
-      default: refuse<value_error>({"weft: ", what, ": a gradient of ", name_of(p->grad->type)});
+      default:
+        refuse<value_error>({"weft: ", what, ": gradients must be floating, not ", name_of(p->grad->type)});
     }
   }
 }
 
 /// Throws value_error if `limit` is negative or NaN.
 inline void require_limit(const char* what, double limit) {
-  if (!(limit >= 0))
-    refuse<value_error>({"weft: ", what, ": a limit of ", limit});
+  if (!(limit >= 0)) refuse<value_error>({"weft: ", what, ": the limit must be 0 or more, not ", limit});
 }
 
 }  // namespace detail

@@ -13,7 +13,7 @@ namespace weft::detail {
 
 [[noreturn, gnu::cold]] inline void refuse_field(const char* who, const char* field, double value,
                                                  const char* what) {
-  refuse<value_error>({"weft: ", who, ": ", field, " is ", value, ", not ", what});
+  refuse<value_error>({"weft: ", who, ": ", field, " is ", value, ", expected ", what});
 }
 
 struct named_number {

@@ -60,7 +60,7 @@ struct lbfgs {
     const state_dict_t parameters = named_parameters(model);
     const bool is_wide = !parameters.empty() && parameters[0].second->type == dtype::f64;
     static_assert(std::is_arithmetic_v<std::invoke_result_t<Function&>>,
-                  "weft: lbfgs: the function computes gradients and returns the loss as a number: "
+                  "weft: lbfgs: the function must compute gradients and return the loss as a number: "
                   "steps.backward(loss); return loss.item();");
     const std::function<double()> value = [&] { return static_cast<double>(function()); };
     return is_wide ? minimize<double>(parameters, value, c) : minimize<float>(parameters, value, c);
@@ -95,7 +95,7 @@ class parameter_vector {
       if (p->divided) refuse_part("lbfgs", name, *p);
       if (p->type != dtype_of<T>)
         refuse<value_error>({"weft: lbfgs: parameter ", name, " is ", name_of(p->type), ", not ",
-                             name_of(dtype_of<T>), ": parameters are all f32 or all f64"});
+                             name_of(dtype_of<T>), ": parameters must be all f32 or all f64"});
       if (!is_new(parameters_, p)) continue;  // which appends it
       size_ += p->extents.size();
     }
@@ -190,7 +190,8 @@ double lbfgs::minimize(const state_dict_t& parameters, const std::function<doubl
   using vector = tensor<T, extents<dyn>>;
   detail::parameter_vector<T> all(parameters, c);
   if (gradient && !all.is_of(known_parameters))
-    refuse<value_error>({"weft: lbfgs: the history is of another model: each model has an optimizer"});
+    refuse<value_error>(
+        {"weft: lbfgs: the history belongs to another model: use an optimizer for each model"});
   known_parameters.assign(all.states().begin(), all.states().end());
   std::int64_t evaluations = 0;
   const auto evaluate = [&](double t) {

@@ -25,8 +25,8 @@ template <optimizer_like Optimizer, class Adjust>
 struct parameter_groups {
   static_assert(std::invocable<const Adjust&, const std::string&, Optimizer&> &&
                     !std::invocable<const Adjust&, const std::string&, Optimizer&&>,
-                "weft: parameter_groups: adjust takes the name of a parameter, and settings of the "
-                "optimizer's type that it changes: [](const std::string& name, adamw& settings) { ... }");
+                "weft: parameter_groups: adjust must take a parameter's name and settings of the optimizer's "
+                "type, which it changes: [](const std::string& name, adamw& settings) { ... }");
   Optimizer settings;
   Adjust adjust;
   optimizer_state state{};

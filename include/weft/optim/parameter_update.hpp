@@ -114,7 +114,7 @@ class parameter_update {
     using numbers = tensor<number_type, extents<dyn>>;
     if (!needs_whole_)
       throw usage_error(
-          "weft: optimizer: an update that calls with_whole: the optimizer lacks `static constexpr bool "
+          "weft: optimizer: the update calls with_whole, but the optimizer lacks `static constexpr bool "
           "needs_whole = true;`");
     if (!whole_) return done(f(own));
     using state = whole_computation::state;

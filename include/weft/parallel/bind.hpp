@@ -42,8 +42,8 @@ template <class Optimizer, class Options = program_options<>,
           std::derived_from<distributed_context> Context = distributed_context>
 class bound_run : public Context {
   static_assert(optimizer_like<Optimizer>,
-                "weft: bind: an optimizer has members `optimizer_state state`, `std::int64_t steps` and a "
-                "function template `void update(const parameter_update<T>&)`");
+                "weft: bind: an optimizer must have members `optimizer_state state`, `std::int64_t steps` "
+                "and a function template `void update(const parameter_update<T>&)`");
 
  public:
   using programs = Options;
@@ -195,7 +195,7 @@ template <class Plan, class Model, class Optimizer>
 auto bound(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
            const device_options& where) {
   if (std::is_same_v<strategy_of<Plan>, strategy::single> && ranks.size() > 1)
-    refuse<usage_error>({"weft: bind: strategy::single is for one rank, there are ", ranks.size()});
+    refuse<usage_error>({"weft: bind: strategy::single is for one rank, but there are ", ranks.size()});
   place_model<Plan>(model, ranks, where);
   return bound_run<Optimizer, typename Plan::programs>(once_each(model), named_buffers(model), optimizer,
                                                        {std::shared_ptr<void>(), &ranks}, o);
@@ -264,7 +264,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_opti
   const parallel_options of_plan = detail::strategy_of<Plan>::options();
   if ((o.divide != sharding::none && o.divide != of_plan.divide) ||
       (o.shard_ranks != 0 && of_plan.shard_ranks != 0 && o.shard_ranks != of_plan.shard_ranks))
-    throw usage_error("weft: bind: divide and shard_ranks of the options differ from what the policy says");
+    throw usage_error("weft: bind: divide and shard_ranks in the options differ from those of the policy");
   o.divide = of_plan.divide;
   if (of_plan.shard_ranks != 0) o.shard_ranks = of_plan.shard_ranks;
   check_axes(o, strategy::mesh<dp>::has);

@@ -36,16 +36,16 @@ struct ulysses {
 template <bool Holds>
 struct counted_positions_law {
   static_assert(Holds,
-                "weft: rotary: ranks divide positions (axis cp), and these are counted from 0 on each of "
-                "them: pass those of this rank, as in rotary(q, own.positions())");
+                "weft: rotary: ranks divide positions (axis cp), but these count from 0 on every rank: pass "
+                "the positions of this rank, as in rotary(q, own.positions())");
 };
 
 /// The compile-time error for attention with a mask where ranks divide positions.
 template <bool Holds>
 struct masked_positions_law {
   static_assert(Holds,
-                "weft: attention: with a mask, it cannot be computed where ranks divide positions (axis "
-                "cp): each would see its own keys only");
+                "weft: attention: a mask is not supported where ranks divide positions (axis cp): each rank "
+                "would see only its own keys");
 };
 
 /// Options of programs in which attention is over the positions of several ranks. `Options`: the options
@@ -98,7 +98,7 @@ class context_part {
     requires(E::order >= 2)
   auto of(const tensor<T, E>& x) const {
     if (x.extents()[1] != division_.length())
-      refuse<shape_error>({"weft: context: a tensor of shape ", x.state()->extents, " has not the ",
+      refuse<shape_error>({"weft: context: a tensor of shape ", x.state()->extents, " does not have the ",
                            division_.length(), " positions of the sequence"});
     const parallel::position_range a = division_.early(rank_), b = division_.late(rank_);
     return marked(
@@ -131,8 +131,8 @@ class context_parallel_run : public Base {
         copies_(std::make_shared<context>(this->where())) {
     if (this->options().local_steps > 1)
       throw usage_error(
-          "weft: bind: local_steps: ranks that divide positions read each other's keys and values, and so "
-          "take every step together");
+          "weft: bind: local_steps: ranks that divide positions read each other's keys and values, so they "
+          "must take every step together");
     Base::divide_context(positions_);
   }
 

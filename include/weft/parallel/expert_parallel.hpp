@@ -99,8 +99,8 @@ class expert_finder {
     if (is_new && rank != every_rank) found_.push_back({p, rank});
     if (ranks_ > 1 && first->second.rank != rank)
       refuse<usage_error>({"weft: bind: ", first->second.text(), " and ", reader{path, rank}.text(),
-                           " are one parameter: with the axis ep an expert shares parameters with experts "
-                           "of its rank alone; give one of them a parameter of its own"});
+                           " are the same parameter: with the axis ep, an expert can share parameters only "
+                           "with experts of its own rank; give one of them a separate parameter"});
   }
 
   int ranks_;

@@ -32,10 +32,10 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
     const tensor_state& t = *p.state();
     if (t.divided)
-      refuse<usage_error>({"weft: bind: parameter ", name, " is divided already, as ", t.divided->name});
+      refuse<usage_error>({"weft: bind: parameter ", name, " is already divided, as ", t.divided->name});
     if (message_device(t.where, &layers) != t.where)
       refuse<device_error>({"weft: bind: parameter ", name, " is on device ", t.where->name(),
-                            ": layers are divided on devices whose memory messages can use"});
+                            ": layers can be divided only on devices whose memory messages can use"});
     all.emplace_back(name, p.state());
   });
   if (all.empty()) return;
@@ -47,7 +47,7 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
     }();
     tensor_state& t = *p.state();
     if (t.divided && !(t.divided->where == where))  // tied
-      refuse<usage_error>({"weft: bind: parameter ", name, " is divided already, as ", t.divided->name});
+      refuse<usage_error>({"weft: bind: parameter ", name, " is already divided, as ", t.divided->name});
     if (where.is_divided() && !t.divided) divide_parameter(name, t, where, layers);
   });
 }

@@ -28,13 +28,12 @@ void place_model(Model& model, const communicator& ranks, device_options o) {
     if (o.device == -1 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
     to(model, chosen::where(o));
   } else if (o.device != -1) {
-    refuse<usage_error>({"weft: bind: device ", o.device,
-                         " is of a kind that the policy has to choose: policy<on<cuda>, ...>"});
+    refuse<usage_error>(
+        {"weft: bind: device ", o.device, " needs a policy that chooses its kind: policy<on<cuda>, ...>"});
   } else if (o.threads != 0) {
     refuse<usage_error>(
         {"weft: bind: ", o.threads,
-         " threads: a model stays on its device: create it on open_device(\"cpu\", {.threads = "
-         "n})"});
+         " threads: bind does not move the model: create it on open_device(\"cpu\", {.threads = n})"});
   }
 }
 }  // namespace detail

@@ -25,9 +25,9 @@ namespace parallel::detail {
 /// `t`; throws usage_error if it is divided among other ranks.
 inline const state_ptr& checked_part(const char* what, const state_ptr& t, const communicator& ranks) {
   if (t->is_part_of_layer() && (t->divided->ranks != ranks.size() || t->divided->rank != ranks.rank()))
-    refuse<usage_error>({"weft: ", what, ": a tensor of shape ", t->whole(), " of which this is part ",
-                         t->divided->rank, " of ", t->divided->ranks, ", and rank ", ranks.rank(), " of ",
-                         ranks.size(), " ranks"});
+    refuse<usage_error>({"weft: ", what, ": a tensor of shape ", t->whole(), ", of which this is part ",
+                         t->divided->rank, " of ", t->divided->ranks, ", does not match rank ", ranks.rank(),
+                         " of ", ranks.size(), " ranks"});
   weft::detail::require_own_memory(*t);
   return t;
 }
@@ -110,7 +110,7 @@ part_of_rank<T, Extents> as_part(const tensor<T, Extents, Tracked>& local, int d
     shape expected = extents_of(0);
     expected[along] = count_of_part(whole[along], ranks.size(), r);
     if (!(extents_of(r) == expected))
-      refuse<shape_error>({"weft: as_part: rank ", r, " has ", extents_of(r), ", where its part along dim ",
+      refuse<shape_error>({"weft: as_part: rank ", r, " has ", extents_of(r), ", but its part along dim ",
                            along, " of ", ranks.size(), " parts is ", expected});
   }
   auto part = alias_of(*local.state());

@@ -104,9 +104,9 @@ class statements_of final : public step_statements {
   void check_positions(index_t before, index_t now) const {
     if (now != before)
       refuse<usage_error>({"weft: step: the loss of micro-batch ", called_, " has sequences of ", now,
-                           " positions, those before it of ", before,
-                           ": where ranks divide positions (axis cp), all micro-batches of a step of a "
-                           "pipeline must have one length"});
+                           " positions, but those before it have ", before,
+                           ": where ranks divide positions (axis cp), all micro-batches of a pipeline's step "
+                           "must have the same length"});
   }
 
   Run& run_;

@@ -114,7 +114,7 @@ struct dp {
 /// (2), also parameters (3), as ZeRO and torch's FSDP; stage 0 shards nothing.
 template <int Stage = 3>
 struct fsdp {
-  static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: stages are 0, 1, 2 and 3");
+  static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: the stage must be 0, 1, 2 or 3");
   static constexpr mesh_axis axis = mesh_axis::fsdp;
   static constexpr sharding divide = static_cast<sharding>(Stage);
 };
@@ -148,7 +148,7 @@ struct mesh {
   static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)} +
                  int{has(mesh_axis::cp)} + int{has(mesh_axis::ep)} + int{has(mesh_axis::tp)}) ==
                     int{sizeof...(Axes)},
-                "weft: mesh: an axis is given once");
+                "weft: mesh: each axis can be given only once");
   /// The options of programs, with the changes of the axes that have some (parallel/tensor_parallel.hpp,
   /// parallel/context_parallel.hpp).
   template <class Options>
@@ -171,15 +171,15 @@ struct mesh {
   static void check(const parallel_options& o, const mesh_sizes& sizes) {
     if (o.divide != options(sizes).divide)
       refuse<usage_error>(
-          {"weft: bind: the options shard something else than the policy: make them from the sizes "
-           "of its mesh, auto o = plan::strategy_type::options({.dp = 2, .fsdp = 2})"});
+          {"weft: bind: the options do not shard what the policy shards: make them from the sizes of its "
+           "mesh, auto o = plan::strategy_type::options({.dp = 2, .fsdp = 2})"});
   }
   /// The options for these sizes. Throws usage_error if an axis with several ranks is not part of the mesh.
   static parallel_options options(const mesh_sizes& sizes) {
     for (const mesh_axis a : mesh_axes)
       if (sizes.of(a) > 1 && !has(a))
         refuse<usage_error>({"weft: bind: the mesh ", to_string(sizes), " has the axis ", name_of(a),
-                             ", which the policy has not"});
+                             ", which the policy does not have"});
     const sharding divide = std::max({Axes::divide...});
     return {.divide = divide,
             .shard_ranks = divide == sharding::none ? 0 : sizes.fsdp * sizes.ep,
@@ -206,7 +206,7 @@ using fully_sharded = mesh<fsdp<Stage>>;
 /// as FSDP's HYBRID_SHARD: `mesh<dp, fsdp<3>>` with the size of axis fsdp in its type.
 template <int ShardRanks>
 struct hybrid {
-  static_assert(ShardRanks >= 1, "weft: hybrid: a group has at least one rank");
+  static_assert(ShardRanks >= 1, "weft: hybrid: a group must have at least one rank");
   static parallel_options options() { return {.divide = sharding::parameters, .shard_ranks = ShardRanks}; }
 };
 

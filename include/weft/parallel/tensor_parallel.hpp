@@ -56,7 +56,7 @@ consteval placement placement_of() {
 template <expression E, class Plan>
 consteval index_t sent(index_t ranks) {
   static_assert(!Plan::strategy_type::has(mesh_axis::cp),
-                "weft: sent: what ranks that divide positions send is known at run time only");
+                "weft: sent: what ranks that divide positions send is known only at run time");
   using options = typename Plan::programs;
   const graph::compute_graph joint = runtime::detail::thawed_joint_graph<E, options>();
   const sequence<int> kept = autodiff::saved_values(joint, options::saved == saving::written);

@@ -192,7 +192,7 @@ class context_graph {
   };
 
   static_assert(!graph::differentiates_attention_twice(Source::frozen.thaw()),
-                "weft: attention: where ranks divide positions (axis cp), it has a first derivative only");
+                "weft: attention: where ranks divide positions (axis cp), it has only a first derivative");
 
  public:
   static constexpr auto frozen = graph::freeze_graph<source>();

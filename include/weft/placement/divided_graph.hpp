@@ -33,8 +33,8 @@ template <graph::mistake Kind, class Op, class First, class Second>
 struct placement_refused {
   static_assert(sizeof(First) == 0,
                 "weft: tensor parallel: the layers cannot be divided as their parameters say: see the "
-                "mistake, the "
-                "op and the placements of placement_refused<>; docs/strategies.md has the cure");
+                "mistake, the op and the placements of placement_refused<>; docs/strategies.md says what to "
+                "change");
   static constexpr bool value = false;
 };
 

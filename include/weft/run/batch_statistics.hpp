@@ -66,13 +66,13 @@ struct leaf_of_node<tensor<T, Extents, Tracked>, Node> {
                                               bool training) {
   if (x[1] != running[0])
     refuse<shape_error>({"weft: batch_norm: the operand ", x, " has ", x[1],
-                         " channels, the running statistics have ", running[0]});
+                         " channels, but the running statistics have ", running[0]});
   if (!(momentum >= 0 && momentum <= 1))
     refuse<value_error>({"weft: batch_norm: the momentum is ", momentum, ", not in [0, 1]"});
   const index_t elements = x.size() / std::max<index_t>(x[1], 1);
   if (training && x[1] > 0 && elements < 2)
     refuse<value_error>({"weft: batch_norm: a batch ", x,
-                         " has fewer than 2 elements of each channel, and training takes their variance"});
+                         " has fewer than 2 elements for each channel, but training needs their variance"});
   return elements;
 }
 

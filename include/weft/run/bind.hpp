@@ -57,9 +57,9 @@ using weft::detail::identity;
 
 [[noreturn, gnu::cold]] inline void refuse_ambiguous(const shape& extents) {
   refuse<usage_error>(
-      {"weft: shared: one call of `shared` has made two values of one type, of shape ", extents,
-       ", and both are in this expression, which knows them by type: give the operands types of "
-       "their own, let(x, [&](auto x) { return f(x); }), or evaluate one of them first"});
+      {"weft: shared: one call of `shared` made two values of the same type, of shape ", extents,
+       ", and both are in this expression, which identifies them by type: give the operands different types, "
+       "use let(x, [&](auto x) { return f(x); }), or evaluate one of them first"});
 }
 
 // Variables are tracked only where shared values may read them.

@@ -148,8 +148,8 @@ inline constexpr bool reads_after_boundary<Variable, slices_node<F, X, Labels>> 
 template <bool Holds>
 struct crossing_law {
   static_assert(Holds,
-                "weft: pipeline: a let shares a value between what stands before a repeat and what stands "
-                "after it, which other stages compute: compute the value again after the repeat, or pass it "
+                "weft: pipeline: a let shares a value between the code before a repeat and the code after "
+                "it, which other stages compute: compute the value again after the repeat, or pass it "
                 "through the blocks");
 };
 
@@ -223,7 +223,7 @@ auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, S
 
 [[noreturn, gnu::cold]] inline void refuse_block(const shape& from, const shape& to) {
   refuse<shape_error>(
-      {"weft: repeat: a block must keep the shape of its operand: it has made ", to, " of ", from});
+      {"weft: repeat: a block must keep the shape of its operand: it returned ", to, " for ", from});
 }
 
 /// The value of a block applied to a leaf.
@@ -296,7 +296,7 @@ auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, B
     return body;
   } else {
     static_assert(decltype(value)::static_shape == Value::static_shape,
-                  "what replaces the value of a let has its static shape");
+                  "the replacement of a let's value must have its static shape");
     auto body = resolve(to, v, l.body);
     return let_node<Tag, decltype(value), decltype(body)>{{}, std::move(value), std::move(body)};
   }

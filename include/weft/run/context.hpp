@@ -151,7 +151,7 @@ class context {
   class turn {
    public:
     explicit turn(context& c) : use_(c), of_(c) {
-      if (c.executing_) refuse_use("is running a program");
+      if (c.executing_) refuse_use("this one is running a program");
       c.executing_ = true;
     }
     turn(const turn&) = delete;

@@ -27,7 +27,8 @@ inline void convert(backend& device, const tensor_state& from, tensor_state& to)
   else if (is(dtype::f32, dtype::f16))
     launch_flat<detail::convert_words<dtype::f32, dtype::f16>>(device, {&from, &to});
   else
-    throw value_error(std::string("weft: convert: from ") + name_of(from.type) + " to " + name_of(to.type));
+    throw value_error(std::string("weft: convert: cannot convert from ") + name_of(from.type) + " to " +
+                      name_of(to.type));
 }
 
 }  // namespace weft::runtime

@@ -149,13 +149,13 @@ std::shared_ptr<tensor_state> send_back(Evaluator& evaluator, const std::shared_
 
 [[noreturn, gnu::cold]] inline void refuse_experts(std::size_t experts, const shape& probabilities) {
   refuse<shape_error>({"weft: experts: there are ", static_cast<index_t>(experts),
-                       " for probabilities of shape ", probabilities});
+                       " experts for probabilities of shape ", probabilities});
 }
 
 /// Throws shape_error unless an expert keeps the shape of its rows.
 inline void check_result(index_t expert, const shape& rows, const shape& result) {
   if (!(rows == result))
-    refuse<shape_error>({"weft: experts: expert ", expert, " makes ", result, " of ", rows});
+    refuse<shape_error>({"weft: experts: expert ", expert, " returned ", result, " for ", rows});
 }
 
 /// The random state for expert `e`. Its random numbers do not depend on what other experts draw, and what
@@ -191,7 +191,7 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
     const auto y = evaluator.eval(experts[static_cast<std::size_t>(e)](
         std::remove_const_t<decltype(rows)>(parts[static_cast<std::size_t>(n)])));
     static_assert(std::is_same_v<typename decltype(y)::value_type, T>,
-                  "weft: experts: an expert keeps the element type of its operand");
+                  "weft: experts: an expert must keep the element type of its operand");
     check_result(e, parts[static_cast<std::size_t>(n)]->extents, y.extents());
     results.push_back(y.state());
   }

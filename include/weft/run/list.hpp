@@ -44,7 +44,7 @@ template <index_t Dim, bool Stacks, class Leaf>
 inline constexpr unsigned own_part<list_node<Dim, Stacks, Leaf>> = boundary_part;
 
 [[noreturn, gnu::cold]] inline void refuse_empty_list(const char* op) {
-  refuse<shape_error>({"weft: ", op, ": a list without tensors"});
+  refuse<shape_error>({"weft: ", op, ": the list is empty"});
 }
 template <index_t Dim, bool Stacks, class Leaf, class Listed>
 auto list_of(const std::vector<Listed>& list) {
@@ -106,7 +106,7 @@ using tensor_of_leaf = tensor<typename Leaf::value_type, typename Leaf::extents_
 template <bool Holds, class Leaf>
 struct list_law {
   static_assert(Holds,
-                "weft: concat, stack: a list holds tensors, parameters or values of a tape: "
+                "weft: concat, stack: a list must hold tensors, parameters or values of a tape: "
                 "list.push_back(steps.eval(expression))");
 };
 template <class Leaf>

@@ -27,7 +27,7 @@ namespace weft {
 template <expression E, class Options = program_options<>>
 consteval std::size_t peak_bytes() {
   constexpr lower::plan_view p = runtime::value_program<E, Options>::plan;
-  static_assert(p.symbols.empty(), "weft: peak_bytes: an extent of the expression is known at run time only");
+  static_assert(p.symbols.empty(), "weft: peak_bytes: an extent of the expression is known only at run time");
   const auto bytes_of = [&p](int value) {
     const tensor_spec f = p.values[static_cast<std::size_t>(value)].result;
     return static_cast<std::size_t>(f.extents.size() * size_of(f.type));

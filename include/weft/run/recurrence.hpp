@@ -72,14 +72,14 @@ template <class Evaluator>
 concept sequence_scanner = Evaluator::scans_sequences;
 
 [[noreturn, gnu::cold]] inline void refuse_no_steps(const shape& x) {
-  refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no element"});
+  refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no elements"});
 }
 
 [[noreturn, gnu::cold]] inline void refuse_start(const shape& row, const shape& of_state) {
   shape start;
   for (int d = 1; d < row.order; ++d) start.append(row[d]);
   refuse<shape_error>(
-      {"weft: recurrence: the first state has the shape ", start, ", a state the shape ", of_state});
+      {"weft: recurrence: the first state has the shape ", start, ", but later states the shape ", of_state});
 }
 
 template <class Resolver, class Variables, class Step, class X, class... Start>
@@ -88,8 +88,8 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   using T = typename X::value_type;
   auto& evaluator = to.evaluator;
   static_assert(!divides_positions<std::remove_cvref_t<decltype(evaluator)>>,
-                "weft: recurrence: ranks divide positions (axis cp), and a recurrence would see only those "
-                "of its rank");
+                "weft: recurrence: ranks divide positions (axis cp), but a recurrence would see only those "
+                "of its own rank");
   const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
   const index_t length = x.extents()[0];
   if (length == 0) refuse_no_steps(x.extents());
@@ -128,7 +128,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   if constexpr (sizeof...(Start) > 0) {
     now = n.start.apply([&](const auto& e) {
       static_assert(std::is_same_v<typename std::remove_cvref_t<decltype(e)>::value_type, T>,
-                    "weft: recurrence: the first state has another element type than the sequence");
+                    "weft: recurrence: the first state must have the element type of the sequence");
       const auto first = evaluator.eval_program(unsqueeze<0>(resolve(to, v, e)));
       if (!(first.extents() == extents)) refuse_start(first.extents(), of_state);
       return state(first);

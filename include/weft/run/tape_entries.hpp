@@ -116,7 +116,7 @@ class basic_tape_entries {
     const context::use own(*context_);
     require_idle("remember");
     if (value->on_tape == tape_status::recorded)
-      refuse<usage_error>({"weft: a tape holds the value of shape ", value->extents, " already"});
+      refuse<usage_error>({"weft: a tape already holds the value of shape ", value->extents, ""});
     value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return;
     entry n;

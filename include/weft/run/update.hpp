@@ -59,7 +59,7 @@ template <expression View, expression E, class Context>
 void assign(const View& view, const E& e, Context& c) {
   using type = typename View::value_type;
   static_assert(std::is_same_v<typename E::value_type, type>,
-                "weft: update: the value has another element type than the tensor: cast it");
+                "weft: update: the value's element type differs from the tensor's: cast it");
   static_assert(can_be_assigned(E::static_shape, View::static_shape),
                 "weft: update: the value does not broadcast to the shape of the target");
   constexpr executable program = executable_of<value_program<View>>;
@@ -104,7 +104,7 @@ void update(Context& c, const tensor_list& targets, const E& e,
 template <element T, class Extents, bool Tracked, expression E, std::derived_from<context> Context = context>
 void update(const tensor<T, Extents, Tracked>& target, const E& e, Context& c = default_context()) {
   static_assert(std::is_same_v<typename E::value_type, T>,
-                "weft: update: the value has another element type than the tensor: cast it");
+                "weft: update: the value's element type differs from the tensor's: cast it");
   if constexpr (std::is_same_v<typename E::value_type, T>) update(c, {target.state()}, e);
 }
 

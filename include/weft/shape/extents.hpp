@@ -37,7 +37,7 @@ template <index_t... Extents>
 class extents {
   static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
   static_assert(((Extents >= 0 || Extents == dyn) && ...),
-                "weft: an extent is a number of elements, or dyn");
+                "weft: an extent must be a number of elements, or dyn");
 
  public:
   static constexpr int order = sizeof...(Extents);

@@ -157,7 +157,8 @@ inline constexpr index_t shared = 0;
 template <int Dim, index_t Groups = 1, index_t Unit = 1, index_t Pieces = 1>
 struct along {
   static_assert(Dim >= 0 && Groups >= 1 && Unit >= 1 && Pieces >= 0,
-                "weft: divided: a dim counts from the left, groups and units from 1");
+                "weft: divided: the dim must be 0 or more, counted from the left, and groups and units 1 or "
+                "more");
   static_assert(Pieces == shared || Unit % Pieces == 0, "weft: divided: pieces must divide a unit");
   static constexpr placement value = divided_along(Dim, Groups, Unit, Pieces);
 };
@@ -180,7 +181,8 @@ struct columns {
 /// ranks. `rows<g * F, g>` follows attention with grouped queries. Megatron's row-parallel linear.
 template <index_t Unit = 1, index_t Pieces = 1>
 struct rows {
-  static_assert(Pieces != shared, "weft: divided: each rank has inputs of its own");
+  static_assert(Pieces != shared,
+                "weft: divided: the inputs of a layer divided by rows cannot be shared between ranks");
   template <int Outputs, int Inputs>
   using weight = along<Inputs, 1, Unit, Pieces>;
   using bias = nowhere;

@@ -154,7 +154,7 @@ struct normal_numbers {
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
   static_assert(is_floating(dtype_of<T>),
-                "weft: rand: the elements are of a floating type; whole numbers from 0 to n - 1 are "
+                "weft: rand: the element type must be floating; for integers from 0 to n - 1, write "
                 "eval(cast<std::int64_t>(rand<double>(extents<3>{}) * n))");
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::uniform_numbers<T>{r}));
 }
@@ -163,7 +163,7 @@ tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = defa
 /// `r` and the element's index.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
-  static_assert(is_floating(dtype_of<T>), "weft: randn: the elements are of a floating type");
+  static_assert(is_floating(dtype_of<T>), "weft: randn: the element type must be floating");
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::normal_numbers<T>{r}));
 }
 
@@ -184,7 +184,7 @@ tensor<T, Extents> ones_like(const tensor<T, Extents, Tracked>& x) {
 /// Normal random numbers with key `r` in the shape of `x`, as `randn`.
 template <element T, class Extents, bool Tracked>
 tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r = {}) {
-  static_assert(is_floating(dtype_of<T>), "weft: randn_like: the elements are of a floating type");
+  static_assert(is_floating(dtype_of<T>), "weft: randn_like: the element type must be floating");
   return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, [r](T* to, index_t n) {
     cpu::fill_normal(r.key(), 0, n, to);
   }));
@@ -195,15 +195,15 @@ template <class T, class E, class... Rest>
   requires(!element<T> && detail::is_extents<E>)
 void zeros(E, Rest...) {
   static_assert(detail::unsupported<T>,
-                "weft: zeros: elements are float, double, weft::bfloat16, "
-                "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
+                "weft: zeros: the element type must be float, double, weft::bfloat16, weft::float16, "
+                "std::int64_t, std::int32_t, std::uint8_t or bool");
 }
 template <class T, class E, class... Rest>
   requires(!element<T> && detail::is_extents<E>)
 void ones(E, Rest...) {
   static_assert(detail::unsupported<T>,
-                "weft: ones: elements are float, double, weft::bfloat16, "
-                "weft::float16, std::int64_t, std::int32_t, std::uint8_t or bool");
+                "weft: ones: the element type must be float, double, weft::bfloat16, weft::float16, "
+                "std::int64_t, std::int32_t, std::uint8_t or bool");
 }
 /// Compile-time errors: the element type of arange.
 template <int = 0, class... N>
@@ -216,8 +216,8 @@ template <element T, std::integral... N>
   requires(sizeof...(N) > 0)
 void arange(index_t, N...) {
   static_assert(detail::unsupported<T>,
-                "weft: arange: arange<T>(n) has 0 to n - 1; other first numbers and steps are arange<T>(n) * "
-                "step + first");
+                "weft: arange: arange<T>(n) returns 0 to n - 1; for another start or step, write "
+                "arange<T>(n) * step + first");
 }
 /// Compile-time errors: extents are part of a tensor's type.
 template <element T, class... Rest>
@@ -306,8 +306,8 @@ void from(const std::vector<T>&) {
 template <element T, class Extents, std::size_t M, std::size_t N>
 void from(Extents, const T (&)[M][N]) {
   static_assert(detail::unsupported<T>,
-                "weft: from: elements are one list, row by row: "
-                "from(extents<2, 2>{}, {1.0f, 2.0f, 3.0f, 4.0f})");
+                "weft: from: give the elements as one list, row by row: from(extents<2, 2>{}, {1.0f, 2.0f, "
+                "3.0f, 4.0f})");
 }
 
 }  // namespace weft

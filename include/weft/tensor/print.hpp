@@ -64,7 +64,7 @@ std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t
 template <expression E>
   requires(!detail::is_leaf<E>)
 std::ostream& operator<<(std::ostream& out, const E&) {
-  static_assert(detail::unsupported<E>, "weft: nothing is computed yet: std::cout << eval(e)");
+  static_assert(detail::unsupported<E>, "weft: nothing is computed yet: write std::cout << eval(e)");
   return out;
 }
 

@@ -23,8 +23,8 @@ namespace detail {
 template <bool Holds, class From, class To>
 struct conversion_law {
   static_assert(Holds,
-                "weft: a tensor of the first extents cannot have the second: a conversion keeps the number "
-                "of dims and static extents; reshape changes them");
+                "weft: a tensor of the first extents cannot be converted to the second: a conversion keeps "
+                "the number of dims and static extents; reshape changes them");
 };
 template <class Extents>
 inline constexpr bool is_extents = false;
@@ -37,8 +37,8 @@ inline constexpr bool is_extents<extents<E...>> = true;
 template <element T, class Extents, bool Tracked = false>
 class tensor : public expression_base {
   static_assert(detail::is_extents<Extents>,
-                "weft: a tensor's type has the number of its dims and the extents that are known: "
-                "zeros<float>(extents<dyn, 3>{n}); zeros_like(x) is of the type of x");
+                "weft: a tensor's type states its number of dims and any extents known at compile time: "
+                "zeros<float>(extents<dyn, 3>{n}); zeros_like(x) has the type of x");
 
  public:
   using value_type = T;
@@ -80,8 +80,8 @@ class tensor : public expression_base {
     requires(!Tracked)
   void operator=(const tensor<T, E, true>&) {
     static_assert(detail::unsupported<E>,
-                  "weft: a tensor that is not tracked cannot take a value that is, whose "
-                  "gradient would be lost: begin with auto h = steps.eval(h0)");
+                  "weft: a tensor that is not tracked cannot be assigned a value that is, whose gradient "
+                  "would be lost: begin with auto h = steps.eval(h0)");
   }
 
   /// False for a handle that refers to no tensor; every other member then throws value_error.
@@ -106,17 +106,17 @@ class tensor : public expression_base {
   /// Compile-time error: indexing by a tensor of indices or a mask.
   template <expression I>
   void operator[](I) const {
-    static_assert(
-        detail::unsupported<I>,
-        "weft: x[i]: i is a number: the rows at indices are index_select<0>(x, indices), and elements where "
-        "a mask holds are chosen by where(mask, x, 0)");
+    static_assert(detail::unsupported<I>,
+                  "weft: x[i]: i must be a number: for the rows at indices, write index_select<0>(x, "
+                  "indices); for the elements where a mask holds, where(mask, x, 0)");
   }
 
   /// The element at the indices i, one for each dim: t(i, j). Negative indices count from the right. Throws
   /// value_error if one is out of range, and device_error on devices whose memory the host cannot access.
   template <std::convertible_to<index_t>... I>
   T operator()(I... i) const {
-    static_assert(sizeof...(I) == std::size_t{static_shape.order}, "weft: t(i, j): one index for each dim");
+    static_assert(sizeof...(I) == std::size_t{static_shape.order},
+                  "weft: t(i, j): give one index for each dim");
     const index_t at[] = {static_cast<index_t>(i)..., 0};
     return data()[detail::checked_position(extents(), at)];
   }

@@ -70,7 +70,7 @@ concept saveable_run = requires(Run& run) {
 template <class Run>
 class checkpointer {
   static_assert(detail::saveable_run<Run>,
-                "weft: checkpointer: a bound run: auto run = bind<plan>(model, optimizer); "
+                "weft: checkpointer: takes a bound run: auto run = bind<plan>(model, optimizer); "
                 "checkpointer saves(folder, run)");
 
  public:
@@ -85,7 +85,7 @@ class checkpointer {
     if (folder_.path().empty()) throw usage_error("weft: checkpointer: the path of the folder is empty");
     if (o.keep < 1)
       throw usage_error("weft: " + folder_.path() + ": keep is " + std::to_string(o.keep) +
-                        ", at least 1 is needed");
+                        ", but must be at least 1");
     if (o.exact && !o.read_only) require_exact();
     std::vector<std::int64_t> agreed(3);  // run, attempt, next number
     on_all_ranks(run.ranks(), options(), [&] {
@@ -130,7 +130,7 @@ class checkpointer {
       throw usage_error("weft: " + folder_.path() + ": save: the checkpointer is read_only");
     if (at.step < 0 || at.samples < 0 || at.step > detail::max_count || at.samples > detail::max_count)
       throw value_error("weft: " + folder_.path() + ": save: step " + std::to_string(at.step) + ", samples " +
-                        std::to_string(at.samples) + " are not within 0 and 2^53");
+                        std::to_string(at.samples) + " are not between 0 and 2^53");
     require_saveable();
     finish();
     id_.name = {at.step, id_.name.serial + 1};
@@ -263,11 +263,11 @@ class checkpointer {
     const parallel_options& o = run_->options();
     if (run_->ranks().size() == 1 || o.is_saved_whole()) return;
     const char* const why =
-        o.local_steps > 1 ? "local_steps: ranks have different copies, of which a checkpoint has one"
-                          : "hook: what it keeps from step to step is in no checkpoint (one that keeps "
-                            "nothing says so: hook.remembers = false)";
+        o.local_steps > 1 ? "local_steps: ranks have different copies, of which a checkpoint holds only one"
+                          : "hook: what it keeps from step to step is not in the checkpoint (for a hook that "
+                            "keeps nothing, set hook.remembers = false)";
     throw usage_error("weft: " + folder_.path() + ": " + why +
-                      "; {.exact = false} saves a run that resumes to other bits");
+                      "; {.exact = false} saves it anyway, and a resumed run is not bitwise identical");
   }
   void require_saveable() const {
     const auto require = [&](bool holds, const std::string& what) {
@@ -275,19 +275,19 @@ class checkpointer {
     };
     const auto& optimizer = run_->optimizer();
     require(optimizer.steps >= 0 && optimizer.steps <= detail::max_count,
-            "the optimizer's steps, " + std::to_string(optimizer.steps) + ", are not within 0 and 2^53");
+            "the optimizer's steps, " + std::to_string(optimizer.steps) + ", are not between 0 and 2^53");
     const std::vector<held_tensor> held = run_->held_tensors();
     std::map<std::string_view, const held_tensor*> parameters;
     for (const held_tensor& of : held) {
-      require(of.name.find('#') == of.name.npos, "the name " + of.name + " has a \"#\"");
+      require(of.name.find('#') == of.name.npos, "the name " + of.name + " contains a \"#\"");
       if (of.local && !of.is_buffer) parameters[of.name] = &of;
     }
     for (const auto& [key, t] : optimizer.state.tensors()) {
       const auto of = parameters.find(std::string_view(key).substr(key.find('.') + 1));
-      require(of != parameters.end(), "optimizer state " + key + " is of no parameter of this rank");
+      require(of != parameters.end(), "optimizer state " + key + " belongs to no parameter of this rank");
       const shape& part = of->second->local->extents;
       require(t->extents == part, "optimizer state " + key + " is " + to_string(t->extents) +
-                                      ", the part of this rank of the parameter is " + to_string(part));
+                                      ", but this rank's part of the parameter is " + to_string(part));
     }
   }
 
@@ -392,7 +392,7 @@ class checkpointer {
         if (s.given_up || s.is_late())
           throw io_error(
               "weft: " + detail::checkpoint_folder::shard(folder_.partial_place_of(index.id.name), p) +
-              ": is not there");
+              ": is missing");
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     folder_.commit(index, parts(), options_.keep);

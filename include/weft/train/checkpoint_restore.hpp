@@ -39,7 +39,7 @@ class checkpoint_restorer {
     const std::string optimizer = name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>;
     if (!optimizer.empty() && !index.optimizer.empty() && optimizer != index.optimizer)
       throw io_error("weft: " + from_ + ": has the state of optimizer " + index.optimizer +
-                     ", this run has " + optimizer);
+                     ", but this run has " + optimizer);
     const checkpoint_contents contents = read_contents(from_, index, static_cast<int>(index.shards.size()));
     const std::vector<held_tensor> held = run_->held_tensors();
     tensors_of_model model;
@@ -50,7 +50,7 @@ class checkpoint_restorer {
       const key_parts k = parts_of(key);
       const auto found = model.find(k.name);
       if (found == model.end() || (!k.kind.empty() && found->second->is_buffer))
-        throw io_error("weft: " + from_ + ": is of another model: this one has no " + key);
+        throw io_error("weft: " + from_ + ": belongs to another model: this one has no " + key);
       restore_tensor(*found->second, k, key, t);
     }
     run_->optimizer().steps = index.optimizer_steps;
@@ -75,8 +75,8 @@ class checkpoint_restorer {
       if (difference.empty() && !model.contains(name)) difference = "this one has no " + std::string(name);
     for (const auto& [name, of] : model)
       if (difference.empty() && !names.contains(name)) difference = "it has no " + std::string(name);
-    throw io_error("weft: " + from_ + ": is of another model: it has " + std::to_string(names.size()) +
-                   " parameters and buffers, this one has " + std::to_string(model.size()) + ": " +
+    throw io_error("weft: " + from_ + ": belongs to another model: it has " + std::to_string(names.size()) +
+                   " parameters and buffers, but this one has " + std::to_string(model.size()) + ": " +
                    difference);
   }
 
@@ -90,7 +90,7 @@ class checkpoint_restorer {
     const std::size_t dot = all.find('.', 10);
     if (!all.starts_with("optimizer.") || dot == all.npos ||
         !optimizer_state::is_kind(all.substr(10, dot - 10)))
-      throw io_error("weft: " + from_ + ": holds " + key + ", which is no tensor of a run");
+      throw io_error("weft: " + from_ + ": holds " + key + ", which is not a tensor of a run");
     return {all.substr(10, dot - 10), all.substr(dot + 1)};
   }
 
@@ -100,8 +100,8 @@ class checkpoint_restorer {
                       const checkpoint_tensor& t) const {
     const tensor_spec expected{of.whole.type, parallel::in_rows(of.whole.extents)};
     if (!(t.whole == expected))
-      throw io_error("weft: " + from_ + ": is of another model: tensor " + key + " is of " +
-                     name_of(t.whole.type) + " " + to_string(t.whole.extents) + ", the model wants " +
+      throw io_error("weft: " + from_ + ": belongs to another model: tensor " + key + " is " +
+                     name_of(t.whole.type) + " " + to_string(t.whole.extents) + ", but the model expects " +
                      name_of(expected.type) + " " + to_string(expected.extents));
     if (!of.local) return;
     std::shared_ptr<tensor_state> to = of.local;

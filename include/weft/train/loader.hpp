@@ -70,8 +70,9 @@ namespace detail {
 template <class D>
 struct no_dataset {
   static_assert(unsupported<D>,
-                "weft: loader: a dataset is a struct with `fields`, a tuple of the tensor types of a batch, "
-                "index_t size() const, and void read(index_t i, T* to...) const, which writes sample i");
+                "weft: loader: a dataset must be a struct with `fields`, a tuple of the tensor types of a "
+                "batch, index_t size() const, and void read(index_t i, T* to...) const, which writes sample "
+                "i");
   using fields = std::tuple<>;
   no_dataset(const D&) {}
   index_t size() const { return 0; }
@@ -158,7 +159,7 @@ class loader {
   void seek(index_t position) {
     if (position < 0 || position > most_samples)
       throw value_error("weft: loader: seek: position " + std::to_string(position) +
-                        " is not within 0 and 2^53");
+                        " is not between 0 and 2^53");
     at_ = {position, 0};
   }
 
@@ -190,9 +191,9 @@ class loader {
   /// step would ever be complete.
   iterator begin() {
     if (is_shared() && samples() < step_samples())
-      refuse<usage_error>({"weft: loader: the dataset has ", samples(), " samples, a step of ",
+      refuse<usage_error>({"weft: loader: the dataset has ", samples(), " samples, but a step of ",
                            options_.share.batches(), " batches of ", options_.batch, " takes ",
-                           step_samples(), ": a pass has no whole step"});
+                           step_samples(), ": an epoch has no whole step"});
     skip_incomplete_step();
     started_at_ = at_.step;
     return iterator(this);
@@ -218,17 +219,18 @@ class loader {
 
   static index_t checked(const D& data, const loader_options& o) {
     if (o.batch < 1) throw usage_error("weft: loader: a batch of " + std::to_string(o.batch) + " samples");
-    if (o.prefetch < 0) throw usage_error("weft: loader: prefetch is " + std::to_string(o.prefetch));
+    if (o.prefetch < 0)
+      throw usage_error("weft: loader: prefetch must be 0 or more, not " + std::to_string(o.prefetch));
     const loader_share& s = o.share;
     if (s.micro_batches < 1 || s.rank < 0 || s.rank >= s.ranks)
       throw usage_error("weft: loader: rank " + std::to_string(s.rank) + " of " + std::to_string(s.ranks) +
-                        " with " + std::to_string(s.micro_batches) + " batches a step");
+                        " with " + std::to_string(s.micro_batches) + " batches per step");
     index_t in_step = 0;
     if (__builtin_mul_overflow(s.micro_batches, index_t{s.ranks}, &in_step) ||
         __builtin_mul_overflow(in_step, o.batch, &in_step) || in_step > most_samples)
       throw usage_error("weft: loader: " + std::to_string(s.micro_batches) + " batches of " +
                         std::to_string(o.batch) + " samples on each of " + std::to_string(s.ranks) +
-                        " ranks are more than 2^53 samples a step");
+                        " ranks are more than 2^53 samples per step");
     check_extents(data, o.batch, std::make_index_sequence<count>{});
     const index_t samples = data.size();
     if (samples < 1)

@@ -89,7 +89,7 @@ TEST_CASE("room is reserved: a disk that is full is an error at the beginning, n
   CHECK(static_cast<std::size_t>(is.st_blocks) * 512 >= sizeof(detail::flight_file));  // not sparse
   CHECK((is.st_mode & 0777) == 0600);
   ::mkfifo((f.path / "rank-2.flight").c_str(), 0600);
-  CHECK(has(flight_report(f.path.string()), "rank-2.flight: is no recording"));
+  CHECK(has(flight_report(f.path.string()), "rank-2.flight: is not a recording"));
 }
 
 TEST_CASE("what is no recording is said so") {
@@ -99,8 +99,8 @@ TEST_CASE("what is no recording is said so") {
   std::ofstream(f.path / "rank-0.flight") << "nonsense";
   std::ofstream(f.path / "rank-1.flight") << std::string(sizeof(detail::flight_file), 'x');
   const std::string report = flight_report(f.path.string());
-  CHECK(has(report, "rank-0.flight: is no recording"));
-  CHECK(has(report, "rank-1.flight: is no recording"));
+  CHECK(has(report, "rank-0.flight: is not a recording"));
+  CHECK(has(report, "rank-1.flight: is not a recording"));
   CHECK_THROWS_AS(flight_recorder("/proc/nowhere", 0), io_error);
 }
 
@@ -116,5 +116,5 @@ TEST_CASE("a report of hostile files comes, and no terminal obeys it") {
   const std::string report = flight_report(f.path.string());
   CHECK(has(report, "rank 3: waits in group #1 ?]0;title? ?1m?rank 0: ended\n"));
   for (const char* name : {"rank-1.flight", "rank-2.flight", "rank-4.flight"})
-    CHECK(has(report, std::string(name) + ": is no recording"));
+    CHECK(has(report, std::string(name) + ": is not a recording"));
 }

@@ -170,7 +170,7 @@ TEST_CASE("a stranger who comes first to a rank's port is found before anything 
             // wait.
             if (meddled->taken() != ranks - 1 && meddled->taken() != 1) return false;
             if (wrong.empty()) return x[0] == static_cast<float>(ranks);
-            return says(wrong, "the start of ", "a stranger who came first to a port of a rank");
+            return says(wrong, "the start of ", "another process that connected first to a rank's port");
           }) == 0);
 }
 
@@ -179,8 +179,9 @@ TEST_CASE("a rank that does not know the token is found out by the others") {
           const std::string wrong = failure([&] {
             gloo_communicator ranks(store, rank, 3, {.token = rank == 1 ? "guess" : "secret"}, 5s);
           });
-          return says(wrong, "rank 1",
-                      "answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
+          return says(
+              wrong, "rank 1",
+              "was answered by another process, which does not know the job's token (WEFT_JOB_TOKEN)");
         }) == 0);
   CHECK(failures_on(3, [](int rank, auto store) {  // groups use the connections that are proved
           gloo_communicator ranks(store, rank, 3, {.token = "secret"});

@@ -121,7 +121,7 @@ TEST_CASE("what is over a limit is refused by name, and the connection goes on")
   tcp_store second("127.0.0.1", server.port(), "secret");
   auto third = std::make_unique<tcp_store>("127.0.0.1", server.port(), "secret");
   CHECK_THROWS_WITH_AS(tcp_store("127.0.0.1", server.port(), "secret"),
-                       doctest::Contains("takes no more clients (tcp_store_limits::clients)"), comm_error);
+                       doctest::Contains("accepts no more clients (tcp_store_limits::clients)"), comm_error);
   third.reset();
   for (;;) try {  // when the server has seen that it is gone
       tcp_store fourth("127.0.0.1", server.port(), "secret");

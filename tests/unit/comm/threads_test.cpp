@@ -186,7 +186,8 @@ TEST_CASE("an axis divides the ranks of its group") {
     for (const auto& [count, stride] : std::vector<std::pair<int, int>>{
              {0, 1}, {1, 0}, {-2, -3}, {-1, 1}, {4, 1}, {2, 6}, {1 << 16, 1 << 16}, {most, 2}, {1, most}})
       CHECK_THROWS_AS(ranks.axis(count, stride), value_error);
-    CHECK_THROWS_WITH_AS(ranks.axis(4, 1), "weft: axis: 6 ranks are not groups of 4 ranks that are 1 apart",
+    CHECK_THROWS_WITH_AS(ranks.axis(4, 1),
+                         "weft: axis: 6 ranks cannot be divided into groups of 4 ranks that are 1 apart",
                          value_error);
   });
 }

@@ -115,7 +115,8 @@ TEST_CASE("no keys, and shapes that do not fit") {
                        doctest::Contains("attention: operands of shapes [2, 3, 4, 5], [2, 3, 3, 5]"),
                        shape_error);
   CHECK_THROWS_WITH_AS(attention<causal>(q, q, q, -1),
-                       "weft: attention: the position of the first query is -1", shape_error);
+                       "weft: attention: the position of the first query must be 0 or more, not -1",
+                       shape_error);
 }
 
 TEST_CASE("token by token with keys and values of earlier ones in a cache, as all at once") {

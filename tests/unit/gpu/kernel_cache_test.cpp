@@ -223,7 +223,7 @@ TEST_CASE("a folder that others could have filled, or that cannot be used, is sa
   in.cache().keep(key_of(1), code_of(1));
   for (const fs::perms others : {fs::perms::group_write, fs::perms::others_write, fs::perms::all}) {
     fs::permissions(in.kernels(), others | fs::perms::owner_all);
-    refused(in.kernels(), "others may write to it");
+    refused(in.kernels(), "other users may write to it");
   }
   fs::permissions(in.kernels(), fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read);
   CHECK(in.cache().find(key_of(1)) == code_of(1));
@@ -251,9 +251,9 @@ TEST_CASE("a folder that others could have filled, or that cannot be used, is sa
           return 0;
         }) == 0);
   const bytes text = content(said);
-  CHECK(std::string(text.begin(), text.end()) == "weft: compiled kernels are not kept: " +
-                                                     (in.at / "file/again").string() +
-                                                     ": cannot be opened: Not a directory\n");
+  CHECK(std::string(text.begin(), text.end()) ==
+        "weft: compiled kernels are not cached: " + (in.at / "file/again").string() +
+            ": cannot be opened: Not a directory\n");
 }
 
 TEST_CASE("a folder that cannot be written, and a disk that is full, leave what was there") {

@@ -125,7 +125,8 @@ TEST_CASE("only blocks with elements that are needed are read, and each is check
         read(b, sums);
         return false;
       } catch (const io_error& e) {
-        CHECK(std::string(e.what()) == "weft: " + f.path + ": tensor w is damaged: its checksum is another");
+        CHECK(std::string(e.what()) ==
+              "weft: " + f.path + ": tensor w is damaged: its checksum does not match");
         return true;
       }
     };
@@ -173,5 +174,5 @@ TEST_CASE("a bool other than 0 and 1 is refused") {
   io::read_shared({file, 0, whole_box({1, {4}}), {}, "mask"}, box{{1, {0}}, {1, {2}}}, *to);
   const box second{{1, {1}}, {1, {2}}};
   CHECK_THROWS_WITH_AS(io::read_shared({file, 0, whole_box({1, {4}}), {}, "mask"}, second, *to),
-                       doctest::Contains("tensor mask is bool, and has bytes other than 0 and 1"), io_error);
+                       doctest::Contains("tensor mask is bool, but has bytes other than 0 and 1"), io_error);
 }

@@ -106,7 +106,7 @@ TEST_CASE("a file is read, what is none is named at once") {
   CHECK(in.text() == "0123456789");
   CHECK(has(failure([&] { in.read(7, four, 4); }), "ends early"));
   CHECK(has(failure([&] { in.read(~std::uint64_t{0}, four, 4); }), "ends early"));
-  CHECK(has(failure([&] { in.text(9); }), "has 10 bytes, more than the 9"));
+  CHECK(has(failure([&] { in.text(9); }), "has 10 bytes, but at most 9"));
   fs::resize_file(f / "x", 3);
   CHECK(has(failure([&] { in.text(); }), "became shorter"));
 }

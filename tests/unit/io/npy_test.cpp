@@ -64,24 +64,25 @@ TEST_CASE(
     CHECK(is_numbers(t, type_named(name.substr(0, name.find('.'))), {3, {3, 5, 2}}));
   }
   const std::pair<const char*, const char*> others[] = {
-      {"int8", "is of dtype |i1, which weft does not have"},
-      {"uint16", "is of dtype <u2, which weft does not have"},
-      {"uint64", "is of dtype <u8, which weft does not have"},
-      {"complex", "is of dtype <c8, which weft does not have"},
-      {"text", "is of dtype <U2, which weft does not have"},
-      {"bytes", "is of dtype |S3, which weft does not have"},
-      {"date", "is of dtype <M8[D], which weft does not have"},
+      {"int8", "is of dtype |i1, which weft does not support"},
+      {"uint16", "is of dtype <u2, which weft does not support"},
+      {"uint64", "is of dtype <u8, which weft does not support"},
+      {"complex", "is of dtype <c8, which weft does not support"},
+      {"text", "is of dtype <U2, which weft does not support"},
+      {"bytes", "is of dtype |S3, which weft does not support"},
+      {"date", "is of dtype <M8[D], which weft does not support"},
       {"objects",
-       "is of dtype |O, which weft does not have: objects are pickled, and weft executes no pickles"},
-      {"struct", "is of a structured dtype, which weft does not have"},
-      {"bf16", "is of dtype |V2, which weft does not have: if it is bfloat16, save x.astype(numpy.float32)"},
-      {"dims", "has 7 dims, tensors of weft at most 6"},
-      {"readme.txt", "is no .npy file"}};
+       "is of dtype |O, which weft does not support: objects are pickled, and weft does not execute pickles"},
+      {"struct", "is of a structured dtype, which weft does not support"},
+      {"bf16",
+       "is of dtype |V2, which weft does not support: if it is bfloat16, save x.astype(numpy.float32)"},
+      {"dims", "has 7 dims, but tensors of weft have at most 6"},
+      {"readme.txt", "is not a .npy file"}};
   CHECK(arrays.others.size() == std::size(others));
   for (const auto& [name, why] : others) CHECK(arrays.others.at(name) == why);
   const auto t = zeros<float>(extents<3>{});
   CHECK_THROWS_WITH_AS(io::load(data + "variants.npz", {{"int8", t.state()}}),
-                       (data + "variants.npz: tensor int8 is of dtype |i1, which weft does not have")
+                       (data + "variants.npz: tensor int8 is of dtype |i1, which weft does not support")
                            .insert(0, "weft: ")
                            .c_str(),
                        io_error);
@@ -134,12 +135,12 @@ TEST_CASE("npy: headers are read as Python would, and malformed ones are clear e
       {npy("{", 0) + std::string(1, '\0'), "malformed header"},
       {npy("[]  ", 0), "expected '{'"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 23),
-       "has 23 bytes after the header, its shape needs 24"},
+       "has 23 bytes after the header, but its shape needs 24"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 25), "has 25 bytes after the header"},
       {npy("{'descr': '<f4', 'fortran_order': False}", 24), "needs descr, fortran_order and shape"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,), 'x': 1}", 24), "unknown key x"},
       {npy("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", 24),
-       "descr is there twice"},
+       "descr occurs twice"},
       {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} or x", 24), "text after"},
       {npy("{'descr': '<f4' 'fortran_order': False, 'shape': (6,)}", 24), "expected '}'"},
       {npy("{'descr': '<f4\\'', 'fortran_order': False, 'shape': (6,)}", 24), "a string"},
@@ -157,7 +158,7 @@ TEST_CASE("npy: headers are read as Python would, and malformed ones are clear e
       {with("False", "(9223372036854775807,)"), "overflows"},
       {npy("{'descr': [('a', '<f4'", 0), "unsigned integer"},
       {npy("{'descr': '|i1', 'fortran_order': False, 'shape': (24,)}", 24),
-       "is of dtype |i1, which weft does not have"}};
+       "is of dtype |i1, which weft does not support"}};
   for (const auto& [bytes, words] : bad) {
     CAPTURE(words);
     try {
@@ -214,29 +215,29 @@ TEST_CASE("save, load: a tensor in a .npy file") {
   CHECK(io::read_npy(file).type == dtype::f16);
   CHECK(io::read_tensors(file).tensors.at("").extents == shape{2, {2, 3}});
 
-  CHECK_THROWS_WITH_AS(io::load(file, y),
-                       doctest::Contains("tensor is f16 [2, 3], the model wants f32 [2, 3]: load(path, "),
-                       io_error);
+  CHECK_THROWS_WITH_AS(
+      io::load(file, y),
+      doctest::Contains("tensor is f16 [2, 3], but the model expects f32 [2, 3]: load(path, "), io_error);
   CHECK_THROWS_WITH_AS((io::load<float16, extents<dyn, 4>>(file)),
-                       doctest::Contains("tensor is f16 [2, 3], the model wants f16 [?, 4]"), io_error);
+                       doctest::Contains("tensor is f16 [2, 3], but the model expects f16 [?, 4]"), io_error);
   CHECK_THROWS_WITH_AS((io::load<std::int32_t, extents<dyn, 3>>(file, {.convert = true})),
-                       doctest::Contains("tensor is f16 [2, 3], the model wants i32 [?, 3]"), io_error);
+                       doctest::Contains("tensor is f16 [2, 3], but the model expects i32 [?, 3]"), io_error);
   CHECK_THROWS_WITH_AS(io::load(file, {{"x", y.state()}}),
-                       doctest::Contains("has one tensor without a name: load(path, tensor)"), io_error);
+                       doctest::Contains("holds one unnamed tensor: write load(path, tensor)"), io_error);
   CHECK_THROWS_WITH_AS(io::save(file, {{"x", y.state()}}),
-                       doctest::Contains("a .npy file has one tensor without a name"), value_error);
+                       doctest::Contains("a .npy file holds one unnamed tensor"), value_error);
   CHECK_THROWS_WITH_AS(io::save("x.npz", x),
-                       doctest::Contains("a tensor without a name is saved to a .npy file"), value_error);
+                       doctest::Contains("an unnamed tensor can be saved only to a .npy file"), value_error);
   const auto narrow = zeros<bfloat16>(extents<2>{});
   CHECK_THROWS_WITH_AS(io::save(file, narrow),
-                       doctest::Contains("the tensor is bf16, which NumPy does not have"), value_error);
+                       doctest::Contains("the tensor is bf16, which NumPy does not support"), value_error);
   CHECK(io::read_npy(file).type == dtype::f16);  // the file that was there
   io::save(file, narrow, {.as = dtype::f32});
   CHECK(io::read_npy(file).extents == shape{1, {2}});
   const auto flags = zeros<bool>(extents<24>{});
   file.write(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (24,)}", 24).replace(80, 1, "\2"));
   CHECK_THROWS_WITH_AS(io::load(file, flags),
-                       doctest::Contains("tensor is bool, and has bytes other than 0 and 1"), io_error);
+                       doctest::Contains("tensor is bool, but has bytes other than 0 and 1"), io_error);
 }
 
 TEST_CASE("save, load: a model in a .npz file") {
@@ -250,10 +251,10 @@ TEST_CASE("save, load: a model in a .npz file") {
   CHECK(b.weight.to_vector() == a.weight.to_vector());
   CHECK(b.bias.to_vector() == a.bias.to_vector());
   CHECK_THROWS_WITH_AS(io::load(file, state_dict(other)),
-                       doctest::Contains("tensor weight is f32 [2, 3], the model wants f32 [4, 3]"),
+                       doctest::Contains("tensor weight is f32 [2, 3], but the model expects f32 [4, 3]"),
                        io_error);
-  CHECK_THROWS_WITH_AS(io::load(file, b.weight), doctest::Contains("has tensors with names: load(path, {{"),
-                       io_error);
+  CHECK_THROWS_WITH_AS(io::load(file, b.weight),
+                       doctest::Contains("holds named tensors: write load(path, {{"), io_error);
   io::save(file, {{"net.weight", a.weight.state()}, {"net.bias", a.bias.state()}}, {.as = dtype::f64});
   CHECK_THROWS_WITH_AS(io::load(file, state_dict(b), {.prefix = "net."}),
                        doctest::Contains("tensor net.weight is f64"), io_error);
@@ -272,7 +273,7 @@ TEST_CASE("save, load: a model in a .npz file") {
   CHECK_THROWS_AS(io::save(file, {{std::string("w\0w", 3), a.weight.state()}}), value_error);
   CHECK_THROWS_AS(io::save(file, {{std::string(65532, 'w'), a.weight.state()}}), value_error);
   CHECK_THROWS_WITH_AS(io::save("model.pt", state_dict(a)),
-                       doctest::Contains("model.pt: .pt files are read, not written"), value_error);
+                       doctest::Contains("model.pt: .pt files can be read but not written"), value_error);
   CHECK_THROWS_AS(io::save("model.pth", state_dict(a)), value_error);
   CHECK(file.bytes() == before);
   io::save(file, {{"gr\xc3\xb6\xc3\x9f/0", a.weight.state()}});

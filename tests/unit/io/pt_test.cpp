@@ -93,7 +93,7 @@ TEST_CASE("pt: a state_dict of PyTorch is loaded into a model") {
   linear<3, 4> other;
   CHECK_THROWS_WITH_AS(
       io::load(file, state_dict(other), {.prefix = "hidden."}),
-      doctest::Contains("module.pt: tensor hidden.weight is f32 [5, 3], the model wants f32 [4, 3]"),
+      doctest::Contains("module.pt: tensor hidden.weight is f32 [5, 3], but the model expects f32 [4, 3]"),
       io_error);
   CHECK_THROWS_WITH_AS(
       io::load(file, state_dict(other)),
@@ -105,14 +105,14 @@ TEST_CASE("pt: a state_dict of PyTorch is loaded into a model") {
                                          "load(path, tensors, {.prefix = \"\"})"),
                        io_error);
   CHECK_THROWS_WITH_AS(io::load(file, {{"w", other.weight.state()}}),
-                       doctest::Contains("tensor w is missing, there are hidden.bias, hidden.weight, "
+                       doctest::Contains("tensor w is missing, the file has hidden.bias, hidden.weight, "
                                          "norm.bias and 4 others"),
                        io_error);
   CHECK_THROWS_WITH_AS(
       io::load(file, other.weight),
-      doctest::Contains("has tensors with names: load(path, {{\"hidden.bias\", x.state()}})"), io_error);
+      doctest::Contains("holds named tensors: write load(path, {{\"hidden.bias\", x.state()}})"), io_error);
   CHECK_THROWS_WITH_AS(io::load(data + "tensor.pt", state_dict(other)),
-                       doctest::Contains("has one tensor without a name: load(path, tensor)"), io_error);
+                       doctest::Contains("holds one unnamed tensor: write load(path, tensor)"), io_error);
   const auto x = io::load<float, extents<2, dyn>>(data + "tensor.pt");
   CHECK(is_numbers(io::stored(*x.state()), dtype::f32, {2, {2, 3}}));
 }
@@ -165,12 +165,12 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
   check_positions("overlapping", {2, {2, 4}}, {0, 2, 4, 6, 1, 3, 5, 7});
 
   const std::pair<const char*, const char*> others[] = {
-      {"int8", "is of dtype int8, which weft does not have"},
-      {"uint16", "is of dtype uint16, which weft does not have"},
-      {"complex", "is of dtype complex64, which weft does not have"},
-      {"float8", "is of dtype float8_e4m3fn, which weft does not have"},
-      {"dims", "has 7 dims, tensors of weft at most 6"},
-      {"repeated", "has more elements than are stored: save x.clone() of an expanded tensor"}};
+      {"int8", "is of dtype int8, which weft does not support"},
+      {"uint16", "is of dtype uint16, which weft does not support"},
+      {"complex", "is of dtype complex64, which weft does not support"},
+      {"float8", "is of dtype float8_e4m3fn, which weft does not support"},
+      {"dims", "has 7 dims, but tensors of weft have at most 6"},
+      {"repeated", "has more elements than are stored: for an expanded tensor, save x.clone()"}};
   CHECK(file.others.size() == std::size(others));
   for (const auto& [tensor, why] : others) CHECK(file.others.at(tensor) == why);
 
@@ -195,7 +195,8 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
   CHECK(io::stored(*moment.state()).bytes == file.tensors.at("optimizer.state.0.exp_avg").bytes);
   CHECK_THROWS_WITH_AS(
       io::load(data + "checkpoint.pt", {{"int8", moment.state()}}),
-      doctest::Contains("checkpoint.pt: tensor int8 is of dtype int8, which weft does not have"), io_error);
+      doctest::Contains("checkpoint.pt: tensor int8 is of dtype int8, which weft does not support"),
+      io_error);
   CHECK(io::read_pt(data + "checkpoint.pt", [](const std::string& n) {
           return n == "column";
         }).tensors.size() == 1);
@@ -204,7 +205,7 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
 TEST_CASE("pt: tensors whose elements PyTorch computes from those stored are left out") {
   const io::stored_tensors file = io::read_pt(data + "bits.pt");
   CHECK(file.others.at("negative") == "has PyTorch's bit neg set: save x.resolve_neg()");
-  CHECK(file.others.at("conjugate") == "is of dtype complex64, which weft does not have");
+  CHECK(file.others.at("conjugate") == "is of dtype complex64, which weft does not support");
   const float negative[] = {1, -0.75f, -2.5f};
   CHECK(file.tensors.size() == 1);
   CHECK(std::memcmp(file.tensors.at("resolved").bytes.data(), negative, sizeof negative) == 0);
@@ -246,11 +247,12 @@ TEST_CASE("pt: files of machines of the other order of bytes, and without CRCs")
 
 TEST_CASE("pt: files of other kinds are refused with what to do") {
   const std::pair<const char*, const char*> files[] = {
-      {"legacy.pt", "legacy.pt: is a file of torch.save before PyTorch 1.6: load it there and save it again"},
+      {"legacy.pt",
+       "legacy.pt: was written by torch.save before PyTorch 1.6: load it in PyTorch and save it again"},
       {"script.pt", "script.pt: is a TorchScript archive: torch.save(module.state_dict(), file)"},
-      {"protocol4.pt", "protocol4.pt: data.pkl: pickle at byte 2: is of protocol 4, weft reads 2"},
+      {"protocol4.pt", "protocol4.pt: data.pkl: pickle at byte 2: uses protocol 4, but weft reads only 2"},
       {"object.pt", "names numpy"},
-      {"inflated.pt", "inflated.pt: data.pkl has 100005 bytes when inflated, the file has"},
+      {"inflated.pt", "inflated.pt: data.pkl has 100005 bytes when inflated, but the file has"},
       {"arrays.npz", "arrays.npz: has no data.pkl: it was not written by torch.save"},
       {"silu.safetensors", "silu.safetensors: zip: no end of the directory"}};
   for (const auto& [file, words] : files) {
@@ -278,19 +280,20 @@ TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a
   check_refused(name("torch", "load") + tuple({text("x")}) + "R", "names torch.load");
   check_refused(name("torch.FloatStorage", "x"), "names torch.FloatStorage.x");
   check_refused(name("torch", ""), "names torch.");
-  check_refused(name("torch", "float32") + ")R", "calls what is no function");
-  check_refused(name("torch", "FloatStorage") + ")R", "calls what is no function");
-  check_refused(name("collections", "OrderedDict") + tuple({"N"}) + "R", "calls what is no function");
-  check_refused("N)R", "calls what is no function");
+  check_refused(name("torch", "float32") + ")R", "calls something that is not a function");
+  check_refused(name("torch", "FloatStorage") + ")R", "calls something that is not a function");
+  check_refused(name("collections", "OrderedDict") + tuple({"N"}) + "R",
+                "calls something that is not a function");
+  check_refused("N)R", "calls something that is not a function");
   check_refused("\x81", "instruction 129");
   check_refused("i", "instruction 105");
   check_refused("", "takes a value that is not there");
   check_refused("(", "takes a value that is not there");
-  check_refused("NN", "goes on after the value");
-  check_refused("N", "goes on after the value", "\x80\2", "..");
+  check_refused("NN", "continues after the value");
+  check_refused("N", "continues after the value", "\x80\2", "..");
   check_refused("N", "ends early", "\x80\2", "");
   check_refused("N", "does not start with its protocol", "");
-  check_refused("N", "is of protocol 5", "\x80\5");
+  check_refused("N", "uses protocol 5", "\x80\5");
   check_refused("\x85", "takes a value that is not there");
   check_refused("(\x85", "takes a value that is not there");
   check_refused("t", "a mark that is not there");
@@ -303,9 +306,9 @@ TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a
   check_refused("]}b", "changes a value of another kind");
   check_refused("h\1", "recalls a value");
   check_refused("Nq\1h\0"s, "recalls a value");
-  check_refused("Nr\xff\xff\xff\x7f", "remembers more values");
+  check_refused("Nr\xff\xff\xff\x7f", "stores more values");
   check_refused("q\1", "takes a value that is not there");
-  check_refused("NQ", "a storage that is not described");
+  check_refused("NQ", "a storage is not described");
   check_refused("X\xff\xff\xff\xff", "ends early");
   check_refused(text("\xff"), "not UTF-8");
   check_refused("ctorch", "ends early");
@@ -356,10 +359,10 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
   check_refused(at(offset, "K\2", tuple({"K\1"})), "is malformed");
   check_refused(in("N"), "is malformed");
   check_refused(in(tuple({text("storage")}) + "Q"), "its storage is malformed");
-  check_refused(in(storage(5)), "its storage 0 is missing or of another size");
-  check_refused(in(storage(6, "DoubleStorage")), "its storage 0 is missing or of another size");
-  check_refused(in(storage(6, "FloatStorage", "1")), "its storage 1 is missing or of another size");
-  check_refused(in(storage(6, "FloatStorage", "../data.pkl")), "is missing or of another size");
+  check_refused(in(storage(5)), "its storage 0 is missing or has the wrong size");
+  check_refused(in(storage(6, "DoubleStorage")), "its storage 0 is missing or has the wrong size");
+  check_refused(in(storage(6, "FloatStorage", "1")), "its storage 1 is missing or has the wrong size");
+  check_refused(in(storage(6, "FloatStorage", "../data.pkl")), "is missing or has the wrong size");
   check_refused(in(storage(6, "Size")), "its dtype is malformed");
   check_refused(name("torch._utils", "_rebuild_tensor_v2") + ")R", "is malformed");
   check_refused(name("torch._utils", "_rebuild_parameter") + tuple({"N", "\x88", "N"}) + "R", "is malformed");
@@ -377,10 +380,10 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
            "R";
   };
   CHECK(is_numbers(read(untyped(24)).tensors.at(""), dtype::f32, {2, {2, 3}}));
-  check_refused(untyped(6), "its storage 0 is missing or of another size");
-  check_refused(dict({text("a"), six, text("a"), six}), "tensor a: is there twice");
-  check_refused(dict({text("a.b"), six, text("a"), dict({text("b"), six})}), "tensor a.b: is there twice");
-  check_refused(dict({text("a"), six, text("a"), in(storage(1, "CharStorage"))}), "tensor a: is there twice");
+  check_refused(untyped(6), "its storage 0 is missing or has the wrong size");
+  check_refused(dict({text("a"), six, text("a"), six}), "tensor a: occurs twice");
+  check_refused(dict({text("a.b"), six, text("a"), dict({text("b"), six})}), "tensor a.b: occurs twice");
+  check_refused(dict({text("a"), six, text("a"), in(storage(1, "CharStorage"))}), "tensor a: occurs twice");
   check_refused(dict({text("a"), six, text("b"), in(storage(24, "ByteStorage"))}),
                 "its storage has elements of two sizes");
   CHECK(read(dict({text("a"), six, text("b"), in(storage(6, "IntStorage"))})).tensors.size() == 2);
@@ -391,7 +394,7 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
                         {"a/data/0", std::string(24, '\1')}}));
     const auto t = zeros<float>(weft::extents<2, 3>{});
     CHECK_THROWS_WITH_AS(io::load(file.path(), t),
-                         doctest::Contains(": the tensor is of dtype int8, which weft does not have"),
+                         doctest::Contains(": the tensor is of dtype int8, which weft does not support"),
                          io_error);
     file.write(archive({{"a/data.pkl", "\x80\2}."}}));
     CHECK_THROWS_WITH_AS(io::load(file.path(), t), doctest::Contains("has no tensor that can be read"),
@@ -406,7 +409,7 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
   const std::string elements(80000, '\0');
   file.write(archive({{"a/data.pkl", pickle}, {"a/data/0", elements}}));
   CHECK_THROWS_WITH_AS(io::read_pt(file.path()),
-                       doctest::Contains("has tensors of more than 64 times its bytes"), io_error);
+                       doctest::Contains("its tensors have more than 64 times as many bytes"), io_error);
   CHECK(
       io::read_pt(file.path(), [](const std::string& n) { return n == "7"; }).tensors.at("7").bytes.size() ==
       80000);

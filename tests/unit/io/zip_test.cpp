@@ -229,9 +229,9 @@ TEST_CASE("zip: what is not read, or contradicts itself, is a clear error") {
   const auto with = [&](std::size_t at, const std::string& bytes) {
     return std::string(good).replace(at, bytes.size(), bytes);
   };
-  check_zip_refused("", "incomplete or no archive");
-  check_zip_refused(good.substr(0, good.size() - 1), "incomplete or no archive");
-  check_zip_refused(good + "x", "incomplete or no archive");
+  check_zip_refused("", "incomplete or not an archive");
+  check_zip_refused(good.substr(0, good.size() - 1), "incomplete or not an archive");
+  check_zip_refused(good + "x", "incomplete or not an archive");
   const memory_file commented;
   commented.write(with(end + 20, "\7") + "comment");
   CHECK(io::zip_file(commented.path()).members().size() == 2);
@@ -247,17 +247,17 @@ TEST_CASE("zip: what is not read, or contradicts itself, is a clear error") {
   check_zip_refused(with(directory + 28, "\xff\xff"), "entry 0 of the directory is malformed");
   check_zip_refused(with(directory + 8, "\1"), "member a is encrypted");
   check_zip_refused(with(directory + 10, "\14"), "member a is compressed by method 12");
-  check_zip_refused(with(directory + 24, "\5"), "member a of 4 bytes cannot have 5");
+  check_zip_refused(with(directory + 24, "\5"), "member a of 4 bytes cannot inflate to 5");
   check_zip_refused(with(directory + 10, "\10").replace(directory + 24, 4, little(5 * 1032, 4)),
-                    "member a of 4 bytes cannot have 5160");
+                    "member a of 4 bytes cannot inflate to 5160");
   check_zip_refused(with(directory + 16, "\1"), "member a is corrupt");
   check_zip_refused(with(local, "W"), "member a is corrupt");
-  check_zip_refused(with(30, "b"), "member a has the header of another");
-  check_zip_refused(with(1, "k"), "member a has the header of another");
+  check_zip_refused(with(30, "b"), "member a has the header of another member");
+  check_zip_refused(with(1, "k"), "member a has the header of another member");
   check_zip_refused(with(28, "\xff\xff"), "ends early");
-  check_zip_refused(with(directory + 46, "b"), "member b is there twice");
+  check_zip_refused(with(directory + 46, "b"), "member b occurs twice");
   check_zip_refused(with(directory + entry + 42, little(0, 4)), "members a and b overlap");
-  check_zip_refused(with(directory + 42, little(1, 4)), "member a has the header of another");
+  check_zip_refused(with(directory + 42, little(1, 4)), "member a has the header of another member");
   check_zip_refused(with(directory + 42, little(directory, 4)), "member a is not in the file");
   check_zip_refused(with(directory + 20, little(1000, 4) + little(1000, 4)), "member a is not in the file");
   check_zip_refused(with(directory + 20, little(60, 4) + little(60, 4)), "members a and b overlap");

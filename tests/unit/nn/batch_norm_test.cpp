@@ -97,12 +97,11 @@ TEST_CASE("batch norm: no channels, no batch, and what is refused") {
   CHECK(eval(none(zeros<float>(extents<dyn, dyn>{4, 0}))).to_vector().empty());
   const tensor<float, extents<dyn, dyn>> four(randn<float>(extents<dyn, dyn>{2, 4}));
   CHECK(refusal_of(norm(four)) ==
-        "weft: batch_norm: the operand [2, 4] has 4 channels, the running statistics have 3");
-  CHECK(
-      refusal_of(norm(numbers(1))) ==
-      "weft: batch_norm: a batch [1, 3] has fewer than 2 elements of each channel, and training takes their "
-      "variance");
-  CHECK(refusal_of(norm(numbers(0))).find("fewer than 2 elements of each channel") != std::string::npos);
+        "weft: batch_norm: the operand [2, 4] has 4 channels, but the running statistics have 3");
+  CHECK(refusal_of(norm(numbers(1))) ==
+        "weft: batch_norm: a batch [1, 3] has fewer than 2 elements for each channel, but training needs "
+        "their variance");
+  CHECK(refusal_of(norm(numbers(0))).find("fewer than 2 elements for each channel") != std::string::npos);
   for (const double wrong : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
     norm.momentum = wrong;
     CHECK(refusal_of(norm(numbers(4))).find("weft: batch_norm: the momentum is") == 0);

@@ -33,13 +33,13 @@ void step(Optimizer o) {
 
 TEST_CASE("optimisers: fields out of range are named") {
   const double nan = std::nan("");
-  CHECK_THROWS_WITH_AS(step(sgd{.lr = -1}), "weft: sgd: lr is -1, not 0 or more", value_error);
+  CHECK_THROWS_WITH_AS(step(sgd{.lr = -1}), "weft: sgd: lr is -1, expected 0 or more", value_error);
   CHECK_THROWS_AS(step(sgd{.lr = nan}), value_error);
   CHECK_THROWS_AS(step(sgd{.momentum = -0.1}), value_error);
   CHECK_THROWS_AS(step(sgd{.weight_decay = -1}), value_error);
   CHECK_THROWS_AS(step(sgd{.nesterov = true}), value_error);
   CHECK_THROWS_AS(step(sgd{.steps = -1}), value_error);
-  CHECK_THROWS_WITH_AS(step(adamw{.beta1 = 1}), "weft: adamw: beta1 is 1, not in [0, 1)", value_error);
+  CHECK_THROWS_WITH_AS(step(adamw{.beta1 = 1}), "weft: adamw: beta1 is 1, expected in [0, 1)", value_error);
   CHECK_THROWS_AS(step(adamw{.beta2 = -0.1}), value_error);
   CHECK_THROWS_AS(step(adamw{.beta2 = nan}), value_error);
   CHECK_THROWS_AS(step(adamw{.lr = nan}), value_error);
@@ -49,11 +49,13 @@ TEST_CASE("optimisers: fields out of range are named") {
   CHECK_NOTHROW(step(sgd{.lr = 0}));
   CHECK_NOTHROW(step(sgd{.momentum = 5}));
   CHECK_NOTHROW(step(adamw{.beta1 = 0, .eps = 0}));
-  CHECK_THROWS_WITH_AS(step(rmsprop{.alpha = 1}), "weft: rmsprop: alpha is 1, not in [0, 1)", value_error);
+  CHECK_THROWS_WITH_AS(step(rmsprop{.alpha = 1}), "weft: rmsprop: alpha is 1, expected in [0, 1)",
+                       value_error);
   CHECK_THROWS_AS(step(rmsprop{.momentum = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.initial_accumulator_value = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.eps = std::nan("")}), value_error);
-  CHECK_THROWS_WITH_AS(step(muon{.momentum = 1}), "weft: muon: momentum is 1, not in [0, 1)", value_error);
+  CHECK_THROWS_WITH_AS(step(muon{.momentum = 1}), "weft: muon: momentum is 1, expected in [0, 1)",
+                       value_error);
   CHECK_THROWS_AS(step(muon{.ns_steps = -1}), value_error);
   CHECK_THROWS_AS(step(muon{.others = {.lr = -1}}), value_error);
 }
@@ -61,7 +63,7 @@ TEST_CASE("optimisers: fields out of range are named") {
 TEST_CASE("schedule: fields and steps out of range are named") {
   using enum schedule::shape;
   CHECK_THROWS_WITH_AS(schedule({.kind = step, .every = 0}).at(3),
-                       "weft: schedule: every is 0, not 1 or more", value_error);
+                       "weft: schedule: every is 0, expected 1 or more", value_error);
   CHECK_THROWS_AS(schedule({.kind = step, .every = -1}).at(3), value_error);
   CHECK_THROWS_AS(schedule{}.at(-1), value_error);
   CHECK_THROWS_AS(schedule({.lr = -1}).at(0), value_error);
@@ -70,7 +72,7 @@ TEST_CASE("schedule: fields and steps out of range are named") {
   CHECK_THROWS_AS(schedule({.kind = cosine, .steps = -1}).at(0), value_error);
   CHECK_THROWS_WITH_AS(
       schedule({.kind = cosine}).at(0),
-      "weft: schedule: steps is 0, not 1 or more and at least warmup, as a cosine or a line needs",
+      "weft: schedule: steps is 0, expected 1 or more and at least warmup, as a cosine or a line needs",
       value_error);
   CHECK_THROWS_AS(schedule({.kind = cosine, .warmup = 10, .steps = 9}).at(0), value_error);
   CHECK_THROWS_AS(schedule({.kind = linear}).at(0), value_error);
@@ -81,11 +83,11 @@ TEST_CASE("schedule: fields and steps out of range are named") {
 }
 
 TEST_CASE("one_cycle: fields and steps out of range are named") {
-  CHECK_THROWS_WITH_AS(one_cycle{}.at(0), "weft: one_cycle: steps is 0, not 1 or more", value_error);
+  CHECK_THROWS_WITH_AS(one_cycle{}.at(0), "weft: one_cycle: steps is 0, expected 1 or more", value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9}).at(-1), value_error);
   CHECK_THROWS_AS(one_cycle({.max_lr = -1, .steps = 9}).at(0), value_error);
   CHECK_THROWS_WITH_AS(one_cycle({.steps = 9, .pct_start = 1.5}).at(0),
-                       "weft: one_cycle: pct_start is 1.5, not in [0, 1]", value_error);
+                       "weft: one_cycle: pct_start is 1.5, expected in [0, 1]", value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9, .pct_start = NAN}).at(0), value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9, .div_factor = 0}).at(0), value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9, .final_div_factor = -1}).momentum_at(0), value_error);
@@ -106,7 +108,7 @@ TEST_CASE("one_cycle: fields and steps out of range are named") {
 }
 
 TEST_CASE("plateau: fields out of range are named; the first figure is an improvement unless it is NaN") {
-  CHECK_THROWS_WITH_AS(plateau({.factor = 1}).next(1, 1), "weft: plateau: factor is 1, not in [0, 1)",
+  CHECK_THROWS_WITH_AS(plateau({.factor = 1}).next(1, 1), "weft: plateau: factor is 1, expected in [0, 1)",
                        value_error);
   CHECK_THROWS_AS(plateau({.patience = -1}).next(1, 1), value_error);
   CHECK_THROWS_AS(plateau({.threshold = NAN}).next(1, 1), value_error);
@@ -122,7 +124,7 @@ TEST_CASE("loss_scaler: fields out of range are named") {
   CHECK_THROWS_AS(loss_scaler{.scale = 0}.update(true), value_error);
   CHECK_THROWS_AS(loss_scaler{.growth_interval = 0}.update(true), value_error);
   CHECK_THROWS_WITH_AS(loss_scaler{.scale = 1000}.update(true),
-                       "weft: loss_scaler: scale is 1000, not a power of two from 2^-24 to 2^100",
+                       "weft: loss_scaler: scale is 1000, expected a power of two from 2^-24 to 2^100",
                        value_error);
   CHECK_THROWS_AS(loss_scaler{.scale = NAN}.update(true), value_error);
   CHECK_THROWS_AS((loss_scaler{.growth_interval = 3, .growth_tracker = 3}.update(true)), value_error);

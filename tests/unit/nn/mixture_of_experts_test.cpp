@@ -329,22 +329,23 @@ TEST_CASE("a mixture behind detach has no gradients, and gives none to what stan
 }
 
 TEST_CASE("mistakes are named") {
-  CHECK_THROWS_WITH_AS(small(3, {.per_row = 4}), "weft: mixture_of_experts: 4 of 3 experts for each token",
-                       value_error);
-  CHECK_THROWS_WITH_AS(small(3, {.capacity_factor = -1}), "weft: mixture_of_experts: capacity factor -1",
+  CHECK_THROWS_WITH_AS(small(3, {.per_row = 4}),
+                       "weft: mixture_of_experts: cannot choose 4 of 3 experts for each token", value_error);
+  CHECK_THROWS_WITH_AS(small(3, {.capacity_factor = -1}),
+                       "weft: mixture_of_experts: the capacity factor must be 0 or more, not -1",
                        value_error);
   using narrowing = mixture_of_experts<4, linear<4, 3>>;
   const auto narrow = narrowing::create(4, 2, {.per_row = 2}, [] { return linear<4, 3>(); });
   context c;
   c.begin_step(3);
   const std::uint64_t step = c.randomness().step;
-  CHECK_THROWS_WITH_AS(eval(narrow(random_tokens(5)), c), "weft: experts: expert 0 makes [5, 3] of [5, 4]",
-                       shape_error);
+  CHECK_THROWS_WITH_AS(eval(narrow(random_tokens(5)), c),
+                       "weft: experts: expert 0 returned [5, 3] for [5, 4]", shape_error);
   CHECK(c.randomness().step == step);  // and not that of an expert
   auto moe = small(3, {.per_row = 2});
   moe.experts.pop_back();
   CHECK_THROWS_WITH_AS(eval(moe(random_tokens(2))),
-                       "weft: experts: there are 2 for probabilities of shape [2, 3]", shape_error);
+                       "weft: experts: there are 2 experts for probabilities of shape [2, 3]", shape_error);
 }
 
 TEST_CASE("with_loss: the loss of a value that is used twice is counted once") {

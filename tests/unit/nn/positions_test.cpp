@@ -89,7 +89,8 @@ TEST_CASE("rotary: types, and what is wrong is said") {
   CHECK(near(eval(cast<float>(rotary(cast<double>(x), 3))), expected));
   const auto places = from(extents<dyn>{5}, std::vector<std::int64_t>{3, 4, 5, 6, 7});
   CHECK(eval(rotary(cast<bfloat16>(x), places)).to_vector() == narrow.to_vector());
-  CHECK_THROWS_WITH_AS(rotary(x, -1), "weft: rotary: the first position is -1", shape_error);
+  CHECK_THROWS_WITH_AS(rotary(x, -1), "weft: rotary: the first position must be 0 or more, not -1",
+                       shape_error);
   CHECK_THROWS_AS(eval(rotary(zeros<float>(heads{1, 2, 3, 5}))), shape_error);
   CHECK_THROWS_AS(eval(rotary(x, from(extents<dyn>{4}, std::vector<std::int64_t>{3, 4, 5, 6}))), shape_error);
 }

@@ -217,8 +217,8 @@ TEST_CASE("products in bf16") {
 TEST_CASE("what is wrong is said") {
   const lstm<3, 5> layer;
   const auto none = zeros<float>(extents<dyn, dyn, 3>{0, 2});
-  CHECK_THROWS_WITH_AS(eval(layer(none)),
-                       "weft: recurrence: a sequence of shape [0, 2, 20] has no element", shape_error);
+  CHECK_THROWS_WITH_AS(eval(layer(none)), "weft: recurrence: a sequence of shape [0, 2, 20] has no elements",
+                       shape_error);
   const auto x = zeros<float>(extents<dyn, dyn, 3>{4, 2});
   CHECK_THROWS_AS(eval(layer(x, zeros<float>(extents<dyn, dyn, dyn>{2, 3, 5}))), shape_error);
   CHECK_THROWS_AS(eval(layer(x, zeros<float>(extents<dyn, dyn, dyn>{1, 2, 5}))), shape_error);
@@ -249,11 +249,13 @@ TEST_CASE("a step may contain blocks") {
 TEST_CASE("a first state of another shape is an error that says both") {
   const auto x = randn<float>(extents<dyn, dyn, 3>{4, 2, 3});
   const gru<3, 5> of_gru;
-  CHECK_THROWS_WITH_AS(eval(of_gru(x, zeros<float>(extents<dyn, 5>{1, 5}))),
-                       "weft: recurrence: the first state has the shape [1, 5], a state the shape [2, 5]",
-                       shape_error);
+  CHECK_THROWS_WITH_AS(
+      eval(of_gru(x, zeros<float>(extents<dyn, 5>{1, 5}))),
+      "weft: recurrence: the first state has the shape [1, 5], but later states the shape [2, 5]",
+      shape_error);
   const lstm<3, 5> of_lstm;
   CHECK_THROWS_WITH_AS(
       eval(of_lstm(x, zeros<float>(extents<dyn, dyn, dyn>{3, 2, 5}))),
-      "weft: recurrence: the first state has the shape [3, 2, 5], a state the shape [2, 2, 5]", shape_error);
+      "weft: recurrence: the first state has the shape [3, 2, 5], but later states the shape [2, 2, 5]",
+      shape_error);
 }

@@ -98,7 +98,7 @@ TEST_CASE("L-BFGS: what it refuses") {
   lbfgs optimizer;
   point<float> p = far<float>(2);
   CHECK_THROWS_WITH_AS((lbfgs{.lr = -1}.step(p, [&] { return value_of(p); })),
-                       "weft: lbfgs: lr is -1, not 0 or more", value_error);
+                       "weft: lbfgs: lr is -1, expected 0 or more", value_error);
   CHECK_THROWS_AS((lbfgs{.max_iter = -1}.step(p, [&] { return value_of(p); })), value_error);
   CHECK_THROWS_AS((lbfgs{.tolerance_grad = std::nan("")}.step(p, [&] { return value_of(p); })), value_error);
   CHECK_THROWS_AS(optimizer.step(p, [] { return 1.0; }), usage_error);  // without a backward pass
@@ -107,7 +107,7 @@ TEST_CASE("L-BFGS: what it refuses") {
     parameter<extents<2>, double> b{ones<double>(extents<2>{})};
   } two_types;
   CHECK_THROWS_WITH_AS(optimizer.step(two_types, [] { return 1.0; }),
-                       "weft: lbfgs: parameter b is f64, not f32: parameters are all f32 or all f64",
+                       "weft: lbfgs: parameter b is f64, not f32: parameters must be all f32 or all f64",
                        value_error);
   struct {
     parameter<extents<2>, bfloat16> a{ones<bfloat16>(extents<2>{})};
@@ -116,7 +116,7 @@ TEST_CASE("L-BFGS: what it refuses") {
   optimizer.step(p, [&] { return value_of(p); });
   point<float> other = far<float>(2);
   CHECK_THROWS_WITH_AS(optimizer.step(other, [&] { return value_of(other); }),
-                       "weft: lbfgs: the history is of another model: each model has an optimizer",
+                       "weft: lbfgs: the history belongs to another model: use an optimizer for each model",
                        value_error);
   point<double> wide = far<double>(2);
   CHECK_THROWS_AS(optimizer.step(wide, [&] { return value_of(wide); }), value_error);

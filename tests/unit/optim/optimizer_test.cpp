@@ -163,12 +163,11 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
     line second;
     train(first);
     const auto before = second.layer.bias.to_vector();
-    CHECK_THROWS_WITH_AS(
-        train(second),
-        "weft: optimizer: step: parameter layer.weight is not the one of the steps before, of a "
-        "model that is alive: make an optimizer for each model, and for each run; checkpoints take its state "
-        "from one run to the next",
-        usage_error);
+    CHECK_THROWS_WITH_AS(train(second),
+                         "weft: optimizer: step: parameter layer.weight is not the one of earlier steps, "
+                         "whose model is still alive: make an optimizer for each model, and for each run; "
+                         "checkpoints carry its state from one run to the next",
+                         usage_error);
     CHECK(second.layer.bias.to_vector() == before);
     CHECK_THROWS_AS(train(second), usage_error);  // as long as the other is alive
   }
@@ -190,7 +189,7 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
   backward();
   CHECK_THROWS_WITH_AS(
       whole.step(both.a),  // its momentum is that of a.layer.weight
-      "weft: optimizer: step: parameter layer.weight was a.layer.weight in steps before: pass the same model "
+      "weft: optimizer: step: parameter layer.weight was a.layer.weight in earlier steps: pass the same model "
       "to every step (parameters without a gradient do not change), or make an optimizer for each part",
       usage_error);
 }
@@ -467,7 +466,8 @@ TEST_CASE("a kind of state is a word by which files and messages can name it") {
   optimizer_state state;
   const auto t = full<float>(extents<2>{}, 0.0f).state();
   for (const char* kind : {"", "avg.grad", "avg#1", "avg\n"}) {
-    CHECK_THROWS_WITH_AS(state.set(kind, "w", t), doctest::Contains("is no kind of state"), value_error);
+    CHECK_THROWS_WITH_AS(state.set(kind, "w", t), doctest::Contains("is not a valid kind of state"),
+                         value_error);
     CHECK_THROWS_AS(state.get(kind, "w", *t, dtype::f32), value_error);
   }
   CHECK(state.tensors().empty());

@@ -25,9 +25,9 @@ TEST_CASE("ranks that divide positions take no steps alone, and divide the ranks
     CHECK_THROWS_WITH_AS(
         (bind<plan>(model, optimizer, ranks, parallel_options{.context_ranks = 3, .local_steps = 2})),
         doctest::Contains("local_steps"), usage_error);
-    CHECK_THROWS_WITH_AS((bind<plan>(model, optimizer, ranks, parallel_options{.context_ranks = 2})),
-                         "weft: pipeline: 2 ranks that divide positions for 3 ranks of each stage",
-                         usage_error);
+    CHECK_THROWS_WITH_AS(
+        (bind<plan>(model, optimizer, ranks, parallel_options{.context_ranks = 2})),
+        "weft: pipeline: 2 ranks that divide positions do not divide the 3 ranks of each stage", usage_error);
   });
 }
 

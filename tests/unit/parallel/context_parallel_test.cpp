@@ -241,11 +241,11 @@ TEST_CASE("what does not fit is refused") {
     auto run = bind<policy<strategy::mesh<cp<>>>>(model, optimizer, all);
     const auto q = randn<float>(rows{1, 4, 2, 3});
     CHECK_THROWS_WITH_AS(eval(attention<causal>(q, q, q), run),
-                         doctest::Contains("call run.part_of_context(length) before"), usage_error);
+                         doctest::Contains("call run.part_of_context(length) first"), usage_error);
     CHECK_THROWS_AS(run.part_of_context(1), usage_error);
     const context_part own = run.part_of_context(7);
-    CHECK_THROWS_WITH_AS(own.of(q), doctest::Contains("has not the 7 positions"), shape_error);
+    CHECK_THROWS_WITH_AS(own.of(q), doctest::Contains("does not have the 7 positions"), shape_error);
     CHECK_THROWS_WITH_AS(eval(attention<causal>(q, slice<1>(q, 0, 3), slice<1>(q, 0, 3)), run),
-                         doctest::Contains("positions: this rank has"), usage_error);
+                         doctest::Contains("positions, but this rank has"), usage_error);
   });
 }

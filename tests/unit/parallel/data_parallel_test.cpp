@@ -346,7 +346,7 @@ TEST_CASE("a part of a tensor is a tensor of the whole shape, and never read for
   CHECK(t.size() == 12);
   CHECK_THROWS_AS((tensor<float, extents<2, 3>>(part)), shape_error);
   std::vector<float> host(12);
-  const char* const what = "parameter h.0.w of shape [4, 3] is divided among ranks, this one has [2, 3]";
+  const char* const what = "parameter h.0.w of shape [4, 3] is divided among ranks, and this rank has [2, 3]";
   CHECK_THROWS_WITH_AS(t.copy_to(host.data()), doctest::Contains(what), value_error);
   CHECK_THROWS_WITH_AS(t.item(), doctest::Contains("item: a tensor of shape [4, 3] has 12 elements, not 1"),
                        shape_error);
@@ -477,7 +477,7 @@ TEST_CASE("a step of more micro-batches than backward passes is refused, and no 
                            usage_error);
       backward();
       CHECK_THROWS_WITH_AS(run.step({.micro_batches = 3}),
-                           doctest::Contains("weft: step: there was 1 backward pass since the last step, and "
+                           doctest::Contains("weft: step: there was 1 backward pass since the last step, but "
                                              "gradients of 3 micro-batches are to be averaged"),
                            usage_error);
       CHECK(model.weight.to_vector() == before);
@@ -600,6 +600,6 @@ TEST_CASE("a model whose parameters another run has divided cannot be bound") {
     { auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks); }
     CHECK_THROWS_WITH_AS(
         (bind<policy<strategy::data_parallel>>(model, optimizer, ranks)),
-        doctest::Contains("parameter table.weight was divided among the ranks of another run"), value_error);
+        doctest::Contains("parameter table.weight is divided among the ranks of another run"), value_error);
   });
 }

@@ -265,7 +265,7 @@ TEST_CASE("weights are loaded by rows: no rank holds more of the file than what 
     const device where = one_thread();
     net other = large_net(where, 7);
     other.last.bias = make_parameter(extents<dyn>{65}, init::constant(0), where);
-    refused(other, "tensor last.bias is f32 [64], the model wants f32 [65]");
+    refused(other, "tensor last.bias is f32 [64], but the model expects f32 [65]");
     other = large_net(where, 7);
     other.h.blocks.push_back(large_net(where, 8).h.blocks[0]);
     refused(other, "tensor h.48.norm.weight is missing");

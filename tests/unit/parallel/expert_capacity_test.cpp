@@ -193,13 +193,12 @@ TEST_CASE("rows that are not the positions of this rank are refused") {
     sgd optimizer;
     auto run = bind<plan>(model, optimizer, ranks);
     const auto x = randn<float>(sequences{1, 4});
-    CHECK_THROWS_WITH_AS(
-        eval(model.moe(x), run),
-        "weft: experts: the number of positions of all ranks is not known: call run.part_of_context(length) "
-        "before",
-        usage_error);
+    CHECK_THROWS_WITH_AS(eval(model.moe(x), run),
+                         "weft: experts: the number of positions of all ranks is not known: call "
+                         "run.part_of_context(length) first",
+                         usage_error);
     run.part_of_context(11);
-    CHECK_THROWS_WITH_AS(eval(model.moe(x), run), doctest::Contains("has 4 positions: this rank has"),
+    CHECK_THROWS_WITH_AS(eval(model.moe(x), run), doctest::Contains("has 4 positions, but this rank has"),
                          usage_error);
   });
 }

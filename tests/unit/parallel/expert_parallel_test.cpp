@@ -363,13 +363,13 @@ TEST_CASE("options that do not go with the axis are refused") {
     const auto refused = [&](const parallel_options& o, const char* why) {
       CHECK_THROWS_WITH_AS(bind<plan>(model, optimizer, ranks, o), doctest::Contains(why), usage_error);
     };
-    refused({.expert_ranks = 2, .local_steps = 2}, "local_steps do not go with the axis ep");
-    refused({.expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
+    refused({.expert_ranks = 2, .local_steps = 2}, "local_steps cannot be combined with the axis ep");
+    refused({.expert_ranks = 4}, "ep 4 needs 4 ranks, but there are 2");
     refused({.expert_ranks = 0}, "weft: bind: expert_ranks is 0");
     refused({.divide = sharding::gradients, .shard_ranks = -1}, "weft: bind: shard_ranks is -1");
-    refused({.divide = sharding::optimizer, .expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
+    refused({.divide = sharding::optimizer, .expert_ranks = 4}, "ep 4 needs 4 ranks, but there are 2");
     refused({.divide = sharding::optimizer, .shard_ranks = 1, .expert_ranks = 2},
-            "dp 2 x ep 2 needs 4 ranks, there are 2");
+            "dp 2 x ep 2 needs 4 ranks, but there are 2");
     refused({.context_ranks = 2}, "2 ranks that divide positions need a policy with the axis cp");
   });
 }
@@ -433,7 +433,7 @@ TEST_CASE("an expert may share parameters with experts of its rank, and with not
     CHECK(trained_with<plan>(tie, 1).second == "");
     const std::string error = trained_with<plan>(tie, 2).second;
     CAPTURE(error);
-    CHECK(error.find(std::string("weft: bind: ") + why + " are one parameter") != std::string::npos);
+    CHECK(error.find(std::string("weft: bind: ") + why + " are the same parameter") != std::string::npos);
   };
   refused([](tied_net& n) { n.first.experts[3] = n.first.experts[0]; },
           "first.experts.0.in.weight (on rank 0) and first.experts.3.in.weight (on rank 1)");

@@ -131,9 +131,9 @@ void refuses(int rank, const std::string& why) {
   run_ranks(3, [&](communicator& ranks) {
     const auto bound = [&](auto model) {
       sgd optimizer;
-      CHECK_THROWS_WITH_AS(bind<policy<strategy::data_parallel>>(model, optimizer, ranks),
-                           ("weft: bind: the ranks have other models: parameter or buffer " + why).c_str(),
-                           usage_error);
+      CHECK_THROWS_WITH_AS(
+          bind<policy<strategy::data_parallel>>(model, optimizer, ranks),
+          ("weft: bind: the ranks have different models: parameter or buffer " + why).c_str(), usage_error);
     };
     ranks.rank() == rank ? bound(B{}) : bound(A{});
   });

@@ -253,7 +253,7 @@ TEST_CASE("hooks are for ranks that hold everything") {
     o = {.local_steps = 2};
     o.hook = bf16_compress();
     CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o),
-                         "weft: bind: a gradient hook says how gradients are sent, and ranks that take local "
+                         "weft: bind: a gradient hook says how gradients are sent, but ranks that take local "
                          "steps send none",
                          usage_error);
     CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, {.reduce_dtype = dtype::bf16, .local_steps = 2}),

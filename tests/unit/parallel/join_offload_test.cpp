@@ -204,8 +204,8 @@ TEST_CASE("norms of gradients are read before the step") {
         CHECK(run.step() == doctest::Approx(norm / ranks.size()));
         CHECK_THROWS_WITH_AS(run.gradient_norm(), doctest::Contains("weft: gradient_norm: no backward pass"),
                              usage_error);
-        CHECK_THROWS_WITH_AS(run.gradient_inf_norm(),
-                             doctest::Contains("gradient_inf_norm() is called before"), usage_error);
+        CHECK_THROWS_WITH_AS(run.gradient_inf_norm(), doctest::Contains("call gradient_inf_norm() before"),
+                             usage_error);
       }
     });
 }
@@ -255,8 +255,8 @@ TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batc
           else
             CHECK(s == "weft: step: parameter first.weight has a gradient on rank " + with +
                            " and none on rank " + std::to_string(without) +
-                           ": losses of ranks that process different data read the same parameters; add 0 "
-                           "times a sum over it to the loss that does not");
+                           ": the losses of ranks that process different data must read the same parameters; "
+                           "add 0 times its sum to the loss that does not");
       }
       for (const std::string& s : refusals<usage_error>(n, o, [&](int rank, auto& run, auto& model) {
              const bool sends_each = stage == sharding::gradients || stage == sharding::parameters;
@@ -400,7 +400,7 @@ TEST_CASE("offloading that cannot be is refused") {
     parallel_options o;
     o.offload_parameters = other;
     CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o),
-                         doctest::Contains("where several ranks divide them"), usage_error);
+                         doctest::Contains("where several ranks shard them"), usage_error);
   });
   CHECK_THROWS_WITH_AS(cpu::file_backend("/nonexistent"), doctest::Contains("/nonexistent: No such file"),
                        io_error);

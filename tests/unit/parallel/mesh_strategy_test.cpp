@@ -82,7 +82,7 @@ TEST_CASE("bind takes options beside a strategy, which says what is divided") {
     const auto o = bind<plan>(model, optimizer, ranks, {.deterministic = true, .prefetch = 3}).options();
     CHECK((o.deterministic && o.prefetch == 3 && o.divide == sharding::gradients));
     CHECK_THROWS_WITH_AS(bind<plan>(model, optimizer, ranks, {.divide = sharding::optimizer}),
-                         "weft: bind: divide and shard_ranks of the options differ from what the policy says",
+                         "weft: bind: divide and shard_ranks in the options differ from those of the policy",
                          usage_error);
     CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, {.layer_ranks = 2}), usage_error);
     const char* const divides_nothing =
@@ -105,10 +105,11 @@ TEST_CASE("meshes: sizes that do not fit are refused in one line, before anythin
     };
     policy<strategy::mesh<dp>>* const replicas = nullptr;
     policy<strategy::mesh<dp, fsdp<3>>>* const hybrid = nullptr;
-    refused(replicas, {.fsdp = 4}, "weft: bind: the mesh fsdp 4 has the axis fsdp, which the policy has not");
+    refused(replicas, {.fsdp = 4},
+            "weft: bind: the mesh fsdp 4 has the axis fsdp, which the policy does not have");
     refused(hybrid, {.pp = 2, .dp = 2},
-            "weft: bind: the mesh pp 2 x dp 2 has the axis pp, which the policy has not");
-    refused(hybrid, {.dp = 2}, "weft: mesh: dp 2 needs 2 ranks, there are 4");
+            "weft: bind: the mesh pp 2 x dp 2 has the axis pp, which the policy does not have");
+    refused(hybrid, {.dp = 2}, "weft: mesh: dp 2 needs 2 ranks, but there are 4");
     refused(hybrid, {.dp = 2, .fsdp = 0}, "weft: mesh: fsdp is 0: expected 1 or more");
     CHECK(ranks.sent().total() == 0);
   });

@@ -95,7 +95,7 @@ TEST_CASE("mesh: the groups along every axis, and along several") {
 TEST_CASE("mesh: what does not fit is refused in one line") {
   self_communicator alone;
   CHECK_THROWS_WITH_AS(rank_mesh(alone, {.pp = 2, .dp = 3}),
-                       "weft: mesh: pp 2 x dp 3 needs 6 ranks, there are 1", usage_error);
+                       "weft: mesh: pp 2 x dp 3 needs 6 ranks, but there are 1", usage_error);
   CHECK_THROWS_WITH_AS(rank_mesh(alone, {.tp = 0}), "weft: mesh: tp is 0: expected 1 or more", usage_error);
   CHECK_THROWS_WITH_AS(rank_mesh(alone, {.dp = -1, .tp = -1}), "weft: mesh: dp is -1: expected 1 or more",
                        usage_error);
@@ -148,7 +148,7 @@ TEST_CASE("mesh: the axis that is auto has the ranks that are left") {
   CHECK(with_ranks(mesh_from_text("pp=auto"), 5) == mesh_sizes{.pp = 5});
   CHECK(with_ranks({.pp = 2, .dp = 2}, 4) == mesh_sizes{.pp = 2, .dp = 2});
   CHECK_THROWS_WITH_AS(with_ranks(mesh_from_text("pp=2,dp=auto,tp=2"), 6),
-                       "weft: mesh: pp 2 x tp 2 with dp auto needs a multiple of 4 ranks, there are 6",
+                       "weft: mesh: pp 2 x tp 2 with dp auto needs a multiple of 4 ranks, but there are 6",
                        usage_error);
   CHECK_THROWS_AS(with_ranks({.pp = 2}, 4), usage_error);
   for (const mesh_sizes& m : {mesh_sizes{.pp = 2, .fsdp = 3}, mesh_sizes{}, mesh_sizes{.tp = 2}})

@@ -224,7 +224,7 @@ TEST_CASE("a pipeline computes nothing else while it computes a loss") {
             return mean(square(model(rows(static_cast<std::uint64_t>(j))) - y));
           });
         },
-        {"inside of a loss", "evaluate before the step"}));
+        {"inside a loss", "call it before the step"}));
   });
 }
 

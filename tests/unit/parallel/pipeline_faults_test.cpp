@@ -215,8 +215,7 @@ TEST_CASE("a schedule for other sizes is refused, and the step after it is as if
     };
     CHECK(std::isfinite(step(4).loss));
     stages = 3;
-    CHECK_THROWS_WITH_AS(step(5),
-                         doctest::Contains("the schedule for 2 stages and 5 micro-batches is one for 3"),
+    CHECK_THROWS_WITH_AS(step(5), doctest::Contains("the schedule for 2 stages and 5 micro-batches is for 3"),
                          usage_error);
     stages = 2;
     name = "interleaved:1";
@@ -281,8 +280,8 @@ TEST_CASE("what a schedule without a flush cannot do is refused on every rank, b
   using stashing = pp<pipeline::pipedream>;
   refused_by(policy<strategy::mesh<stashing>>{}, {.pp = 2}, 1, 1, "step_options::clip needs the norm");
   refused_by(policy<precision::f16, strategy::mesh<stashing>>{}, {.pp = 2}, 0, 1,
-             "the loss of precision::f16");
-  refused_by(policy<strategy::mesh<stashing, fsdp<1>>>{}, {.pp = 2, .fsdp = 2}, 0, 1, "fsdp divides");
+             "the loss scale of precision::f16");
+  refused_by(policy<strategy::mesh<stashing, fsdp<1>>>{}, {.pp = 2, .fsdp = 2}, 0, 1, "fsdp shards");
   refused_by(policy<strategy::mesh<stashing, dp>>{}, {.pp = 2, .dp = 2}, 0, 3, "local_steps is 3");
   constexpr auto two_chunks = [](int p, int m) {
     pipeline::schedule s = pipeline::interleaved_1f1b(p, m, 2);

@@ -79,7 +79,7 @@ TEST_CASE("what moves or combines positions is refused by name") {
 }
 
 TEST_CASE("means over positions are refused where the loss is not linear in them") {
-  constexpr auto what = "context: sum or mean over positions is that of this rank alone";
+  constexpr auto what = "context: sum or mean over positions covers only those of this rank";
   refuses_logits(what, [](const net& m, auto h) {
     return let(h, [&](auto x) { return x + mean(m.query(x), dims<1>, keepdim); });
   });
@@ -116,7 +116,8 @@ TEST_CASE("values keep their positions from program to program") {
 }
 
 TEST_CASE("what counts positions from 0 on every rank is refused by name") {
-  constexpr auto what = "that counts positions from 0 on every rank, beside the positions that this rank has";
+  constexpr auto what =
+      "that counts positions from 0 on every rank, together with the positions of this rank";
   const auto numbers = [](index_t n) { return arange<std::int64_t>(n); };
   const auto heads = [](auto v) { return unflatten<-1, 2>(v); };
   refuses_counted(what, [&](const net& m, auto h, index_t n) { return h + slice<0>(m.places.weight, 0, n); });
@@ -271,14 +272,14 @@ TEST_CASE("a step of a pipeline has sequences of one length") {
     for (const index_t of : {11, 7}) CHECK_NOTHROW(run.step(2, [&](index_t) { return loss(of); }));
     CHECK_THROWS_WITH_AS(
         run.step(2, [&](index_t j) { return loss(j == 0 ? 11 : 7); }),
-        doctest::Contains("micro-batch 1 has sequences of 7 positions, those before it of 11"),
+        doctest::Contains("micro-batch 1 has sequences of 7 positions, but those before it have 11"),
         std::exception);
   });
 }
 
 TEST_CASE("attention to keys that every rank has whole, and in a backward pass of another length, say so") {
   const auto heads = [](auto v) { return unflatten<-1, 2>(v); };
-  constexpr auto what = "the length that run.part_of_context was told last";
+  constexpr auto what = "the length last given to run.part_of_context";
   refuses(what, [&](const net& m, auto& run, const auto& x, const auto&) {
     const auto keys = eval(m.table(batch(3, 0)), run);
     eval(attention<!causal>(heads(m.query(m.table(x))), heads(m.key(keys)), heads(m.value(keys))), run);

@@ -95,7 +95,7 @@ TEST_CASE("f16: a gradient that is not finite changes the scale and nothing else
     net other_model = net::create(where);
     adamw other;
     CHECK_THROWS_WITH_AS((bind<precision::f16>(other_model, other, ranks, {.hook = power_sgd()})),
-                         doctest::Contains("a hook may keep what it has not sent"), usage_error);
+                         doctest::Contains("a hook may keep unsent gradients"), usage_error);
   });
 }
 
@@ -129,8 +129,8 @@ TEST_CASE("parameters and gradients travel in half the bytes") {
       CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o), doctest::Contains(why), usage_error);
     };
     refused({.divide = sharding::gradients, .param_dtype = dtype::bf16},
-            "param_dtype needs a strategy that divides parameters");
+            "param_dtype needs a strategy that shards parameters");
     refused({.reduce_dtype = dtype::i32}, "reduce_dtype is i32");
-    refused({.reduce_dtype = dtype::bf16, .hook = bf16_compress()}, "and so does the hook");
+    refused({.reduce_dtype = dtype::bf16, .hook = bf16_compress()}, "but so does the hook");
   });
 }

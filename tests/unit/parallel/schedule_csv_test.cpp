@@ -48,10 +48,11 @@ TEST_CASE("csv: mistakes in the text are named with line and column") {
   CHECK(failure("0F0,0X0\n") ==
         "s.csv, line 1, column 6: unknown kind of step \"X\": must be F, B, I, W, SEND_F, RECV_F, SEND_B or "
         "RECV_B");
-  CHECK(failure("0F0\nF0\n") == "s.csv, line 2, column 1: here must be the number of a chunk, as in 0F12");
+  CHECK(failure("0F0\nF0\n") == "s.csv, line 2, column 1: expected the number of a chunk here, as in 0F12");
   CHECK(failure("0F0, 0B\n") ==
-        "s.csv, line 1, column 8: here must be the number of a micro-batch, as in 0F12");
-  CHECK(failure("0F-1\n") == "s.csv, line 1, column 3: here must be the number of a micro-batch, as in 0F12");
+        "s.csv, line 1, column 8: expected the number of a micro-batch here, as in 0F12");
+  CHECK(failure("0F-1\n") ==
+        "s.csv, line 1, column 3: expected the number of a micro-batch here, as in 0F12");
   CHECK(failure("0F0;0B0\n") ==
         "s.csv, line 1, column 4: the cell goes on after its micro-batch; cells are divided by commas");
   CHECK(failure("0F99999999999\n") == "s.csv, line 1, column 3: the number of the micro-batch is too large");

@@ -248,8 +248,8 @@ TEST_CASE("schedules: messages that travel for a while delay who waits for them"
   const auto sent = std::count_if(t.records.begin(), t.records.end(),
                                   [](const record& r) { return is_send(r.kind) && r.end - r.start == 5; });
   CHECK(sent == 4);
-  CHECK_THROWS_WITH_AS(simulate(layer_wise(3), {.forward = -1}), "simulate: a cost is negative or no number",
-                       weft::value_error);
+  CHECK_THROWS_WITH_AS(simulate(layer_wise(3), {.forward = -1}),
+                       "simulate: a cost is negative or not a number", weft::value_error);
 }
 
 TEST_CASE("schedules: each mistake has its kind, stage, step and peer") {

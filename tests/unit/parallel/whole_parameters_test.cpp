@@ -251,9 +251,9 @@ TEST_CASE("a result of another size is refused, by the parameter's name") {
 TEST_CASE(
     "a tensor that is not like the parameter, and an optimizer that does not say needs_whole, are refused") {
   for (const int n : {1, 2}) {
-    CHECK_THROWS_WITH_AS(among(n, {.divide = sharding::optimizer}, 2, wrong_size()),
-                         doctest::Contains("weight: there are 1 elements, of the parameter this rank has "),
-                         value_error);
+    CHECK_THROWS_WITH_AS(
+        among(n, {.divide = sharding::optimizer}, 2, wrong_size()),
+        doctest::Contains("weight has 1 elements, but this rank's part of the parameter has "), value_error);
     CHECK_THROWS_WITH_AS(among(n, {.divide = sharding::optimizer}, 2, says_nothing()),
                          doctest::Contains("needs_whole = true"), usage_error);
   }

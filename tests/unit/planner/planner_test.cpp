@@ -428,12 +428,12 @@ TEST_CASE("mistakes in a job are said") {
   CHECK(forecast_of(c, {{.pp = 2}}, one_sided).refused.find("wait for each other") != std::string::npos);
   CHECK(throws_with<usage_error>(
       [&] { forecast_of(c, {{.dp = 2}}, [](traced_rank& r, const candidate&) { r.step([] {}); }); },
-      {"used nothing of rank.where()"}));
+      {"computed nothing on rank.where()"}));
   CHECK(throws_with<value_error>([&] { forecast_of(c, {{.dp = 2}, 0, 1}, job<policy<strategy::mesh<dp>>>); },
                                  {"1 micro-batches of 0 samples"}));
   CHECK(forecast_of(c, {{.dp = 2}}, [](traced_rank&, const candidate&) {}).refused.find("rank.step") !=
         std::string::npos);
   CHECK(throws_with<value_error>([&] { forecast_of(c, {{.dp = 3}}, job<policy<strategy::mesh<dp>>>); },
-                                 {"dp 3", "3 ranks, the cluster 2"}));
+                                 {"dp 3", "3 ranks, but the cluster has 2"}));
   CHECK(throws_with<value_error>([&] { traced_rank(c, 2); }, {"no rank 2 among 2"}));
 }

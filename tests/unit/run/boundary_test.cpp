@@ -113,5 +113,5 @@ TEST_CASE("the operand of a block is a tensor, and one operand of its program") 
   const repeat<longer> grows{std::vector<longer>(1)};
   CHECK_THROWS_WITH_AS(
       eval(grows(x)),
-      "weft: repeat: a block must keep the shape of its operand: it has made [4, 2] of [2, 2]", shape_error);
+      "weft: repeat: a block must keep the shape of its operand: it returned [4, 2] for [2, 2]", shape_error);
 }

@@ -127,8 +127,8 @@ TEST_CASE("a loop that decides how often it repeats: outputs of its steps as one
 }
 
 TEST_CASE("lists that do not fit are errors") {
-  CHECK_THROWS_WITH_AS(concat<0>(std::vector<matrix>{}), "weft: concat: a list without tensors", shape_error);
-  CHECK_THROWS_WITH_AS(stack<0>(std::vector<matrix>{}), "weft: stack: a list without tensors", shape_error);
+  CHECK_THROWS_WITH_AS(concat<0>(std::vector<matrix>{}), "weft: concat: the list is empty", shape_error);
+  CHECK_THROWS_WITH_AS(stack<0>(std::vector<matrix>{}), "weft: stack: the list is empty", shape_error);
   using any = tensor<float, extents<dyn, dyn>>;
   const std::vector<any> odd{ones<float>(extents<2, 3>{}), ones<float>(extents<2, 4>{})};
   CHECK_THROWS_WITH_AS(eval(concat<0>(odd)),

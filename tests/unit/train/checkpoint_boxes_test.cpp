@@ -122,8 +122,9 @@ TEST_CASE("checkpoints of another model are refused by tensor") {
     });
   };
   refused(of("w", {dtype::bf16, {2, {4, 6}}}),
-          "tensor model.w is of f32 [4, 6], the model wants bf16 [4, 6]");
-  refused(of("w", {dtype::f32, {2, {6, 4}}}), "tensor model.w is of f32 [4, 6], the model wants f32 [6, 4]");
+          "tensor model.w is f32 [4, 6], but the model expects bf16 [4, 6]");
+  refused(of("w", {dtype::f32, {2, {6, 4}}}),
+          "tensor model.w is f32 [4, 6], but the model expects f32 [6, 4]");
   refused(of("v", {dtype::f32, {2, {4, 6}}}), "this one has no model.w");
 }
 

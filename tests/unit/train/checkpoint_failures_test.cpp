@@ -64,7 +64,7 @@ TEST_CASE("a last save that failed and was not waited for is printed, also while
     CAPTURE(printed);
     CHECK(has(printed, "weft: " + f.name() + ": the last save failed: " + path +
                            ": cannot be written: Input/output error; finish() throws this\n"));
-    CHECK(has(printed, "the last save failed: " + path + ": is not there; finish() throws this\n"));
+    CHECK(has(printed, "the last save failed: " + path + ": is missing; finish() throws this\n"));
     CHECK(std::count(printed.begin(), printed.end(), '\n') == 2);  // each rank says its own
   }
   CHECK(save(true, false) == "");

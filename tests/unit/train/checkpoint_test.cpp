@@ -282,7 +282,7 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
   std::string flipped = good;
   flipped[flipped.size() - 3] = static_cast<char>(flipped[flipped.size() - 3] ^ 1);
   put(flipped);
-  CHECK(has(failure(f.name()), "is damaged: its checksum is another"));
+  CHECK(has(failure(f.name()), "is damaged: its checksum does not match"));
   for (std::size_t cut : {std::size_t{0}, std::size_t{7}, good.size() / 2, good.size() - 1}) {
     put(good.substr(0, cut));
     CHECK(has(failure(f.name()), "rank-1.safetensors"));
@@ -298,11 +298,11 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
   linear<3, 2> other;
   adamw optimizer;
   auto run = bind<policy<strategy::single>>(other, optimizer);
-  CHECK_THROWS_WITH_AS(
-      checkpointer(f.name(), run).load(),
-      doctest::Contains("is of another model: it has 6 parameters and buffers, this one has 2: this one has "
-                        "no in.bias"),
-      io_error);
+  CHECK_THROWS_WITH_AS(checkpointer(f.name(), run).load(),
+                       doctest::Contains("belongs to another model: it has 6 parameters and buffers, but "
+                                         "this one has 2: this one has "
+                                         "no in.bias"),
+                       io_error);
   const std::string later = detail::sealed(", \"version\": 99");
   std::ofstream(f.path / "step-3.1" / "index.json") << later;
   CHECK(has(failure(f.name()), "is not the index that `latest` names") ==
@@ -312,11 +312,11 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
        {"../elsewhere", "step-3", "step-3.1.partial", "step--1.1", "step-3.1/../step-3.1"}) {
     std::ofstream(f.path / "latest") << detail::sealed(std::string(", \"folder\": \"") + name +
                                                        "\", \"index_xxh64\": \"0123456789abcdef\"");
-    CHECK(has(failure(f.name()), "latest: names no folder of this place"));
+    CHECK(has(failure(f.name()), "latest: does not name a folder of this place"));
   }
   for (const char* text : {"", "step-3\n", "{}"}) {
     std::ofstream(f.path / "latest") << text;
-    CHECK(has(failure(f.name()), "latest: is damaged, or not of this version of weft"));
+    CHECK(has(failure(f.name()), "latest: is damaged, or of another version of weft"));
   }
 }
 
@@ -354,7 +354,7 @@ TEST_CASE("a folder that cannot be written is an error at once, older checkpoint
   net model;
   adamw optimizer;
   auto run = bind<policy<strategy::single>>(model, optimizer);
-  CHECK_THROWS_WITH_AS(checkpointer("/proc/weft", run), doctest::Contains("/proc/weft: cannot be made: "),
+  CHECK_THROWS_WITH_AS(checkpointer("/proc/weft", run), doctest::Contains("/proc/weft: cannot be created: "),
                        io_error);
   CHECK_THROWS_AS(checkpointer("/dev/null", run), io_error);
   CHECK_THROWS_AS(checkpointer("/tmp", run, {.keep = 0}), usage_error);
@@ -447,18 +447,18 @@ TEST_CASE("optimizer state that would not be saved as it is, is refused by name"
     optimizer.state.clear();
   };
   optimizer.state.set("global", "d", zeros<float>(extents<2>{}).state());
-  refused("optimizer state global.d is of no parameter of this rank");
+  refused("optimizer state global.d belongs to no parameter of this rank");
   optimizer.state.set("average", "seen", zeros<float>(extents<7>{}).state());
-  refused("average.seen is of no parameter");
+  refused("average.seen belongs to no parameter");
   optimizer.state.set("row", "in.weight", zeros<float>(extents<2>{}).state());
-  CHECK_THROWS_WITH_AS(run.full_optimizer(), doctest::Contains("[2] is no state of parameter in.weight"),
+  CHECK_THROWS_WITH_AS(run.full_optimizer(), doctest::Contains("[2] cannot be state of parameter in.weight"),
                        value_error);
-  refused("optimizer state row.in.weight is [2], the part of this rank of the parameter is [5, 3]");
+  refused("optimizer state row.in.weight is [2], but this rank's part of the parameter is [5, 3]");
   optimizer.state.set("row", "in.weight", zeros<float>(extents<50, 30>{}).state());
   CHECK_THROWS_AS(run.full_optimizer(), value_error);
   refused("row.in.weight is [50, 30]");
   optimizer.steps = -1;
-  refused("the optimizer's steps, -1, are not within 0 and 2^53");
+  refused("the optimizer's steps, -1, are not between 0 and 2^53");
   optimizer.steps = 0;
   saves.save({1, 0});
   saves.finish();
@@ -496,9 +496,9 @@ TEST_CASE("a checkpoint of another optimizer is refused by name") {
   save_with<adamw>(f.name());
   CHECK(failure<adamw>(f.name()) == "");
   CHECK(failure<unnamed>(f.name()) == "");
-  CHECK(has(failure<sgd>(f.name()), "has the state of optimizer adamw, this run has sgd"));
+  CHECK(has(failure<sgd>(f.name()), "has the state of optimizer adamw, but this run has sgd"));
   save_with<sgd>(f.name());
-  CHECK(has(failure<adamw>(f.name()), "has the state of optimizer sgd, this run has adamw"));
+  CHECK(has(failure<adamw>(f.name()), "has the state of optimizer sgd, but this run has adamw"));
   save_with<named_otherwise>(f.name());
   CHECK(failure<named_otherwise>(f.name()) == "");
   CHECK(has(failure<adamw>(f.name()), "of optimizer other \"steps\","));

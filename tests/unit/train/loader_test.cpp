@@ -240,7 +240,7 @@ TEST_CASE("an IDX file without samples, whose samples could not be counted, is r
   std::vector<std::uint8_t> bytes{0, 0, 8, 4, 0, 0, 0, 0};
   bytes.insert(bytes.end(), 12, 255);
   CHECK_THROWS_WITH_AS(read_idx(file_with("weft-idx", bytes)),
-                       doctest::Contains("more elements than 63 bits"), io_error);
+                       doctest::Contains("whose number of elements does not fit into 63 bits"), io_error);
   std::fill(bytes.begin() + 12, bytes.end(), std::uint8_t{0});
   CHECK(read_idx(file_with("weft-idx", bytes)).bytes.empty());
 }
@@ -282,11 +282,10 @@ TEST_CASE("a batch may be read twice, or left out") {
 
 TEST_CASE("a pass that has no whole step of all ranks is refused, where it would be empty") {
   loader batches(numbers{.count = 3}, {.batch = 2, .share = {.rank = 0, .ranks = 2}});
-  CHECK_THROWS_WITH_AS(
-      batches.begin(),
-      "weft: loader: the dataset has 3 samples, a step of 2 batches of 2 takes 4: a pass has "
-      "no whole step",
-      usage_error);
+  CHECK_THROWS_WITH_AS(batches.begin(),
+                       "weft: loader: the dataset has 3 samples, but a step of 2 batches of 2 takes 4: an "
+                       "epoch has no whole step",
+                       usage_error);
   CHECK(std::get<1>(batches.next()).to_vector() == std::vector<std::int32_t>{0, 10});  // goes on for ever
   loader whole(numbers{.count = 4}, {.batch = 2, .share = {.rank = 0, .ranks = 2}});
   int seen = 0;
@@ -309,7 +308,7 @@ TEST_CASE("text: all files of a folder, or an error that names what cannot be re
   CHECK(text() == "helloworldworld");
   fs::create_directories(at / "d" / "empty");
   CHECK_THROWS_WITH_AS(read_text({(at / "d").string()}),
-                       doctest::Contains((at / "d").string().append(": has no text").c_str()), usage_error);
+                       doctest::Contains((at / "d").string().append(": no text").c_str()), usage_error);
   CHECK_THROWS_WITH_AS(read_text({}), doctest::Contains("read_text: no path is given"), usage_error);
   CHECK_THROWS_WITH_AS(read_text({""}), doctest::Contains("the path of a file to be read is empty"),
                        io_error);

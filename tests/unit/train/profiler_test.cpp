@@ -135,7 +135,7 @@ TEST_CASE("profiler: ranges are nested; times of inner ones are not the outer on
 TEST_CASE("profiler: one at a time; ranges may be open when it starts, clears and stops") {
   auto before = std::make_unique<record_function>("before");
   auto first = std::make_unique<profiler>();
-  CHECK_THROWS_WITH_AS(profiler(), "weft: profiler: there is one already", usage_error);
+  CHECK_THROWS_WITH_AS(profiler(), "weft: profiler: another one is already running", usage_error);
   before.reset();
   auto cleared = std::make_unique<record_function>("cleared");
   first->clear();

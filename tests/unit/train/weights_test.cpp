@@ -233,7 +233,7 @@ TEST_CASE("other floating types, a prefix, several files with an index: what io:
   run_ranks(2, [&](communicator& ranks) {
     bound_net n(ranks);
     CHECK_THROWS_WITH_AS(save_weights(path, n.run, {.as = dtype::i32}),
-                         doctest::Contains("rank 0: save: i32 is no floating type"), io_error);
+                         doctest::Contains("rank 0: save: i32 is not a floating type"), io_error);
   });
 }
 
@@ -322,7 +322,7 @@ TEST_CASE("a file with tensors of other types is read, unless one of these is wa
     if (ranks.rank() == 0) write("U32");
     ranks.barrier().wait();
     CHECK_THROWS_WITH_AS(load_weights(f.name() + "/w", n.run),
-                         doctest::Contains("tensor bias is of dtype U32, which weft does not have"),
+                         doctest::Contains("tensor bias is of dtype U32, which weft does not support"),
                          io_error);
   });
 }
@@ -379,7 +379,8 @@ TEST_CASE("ranks that read different files are told so, and nothing changes") {
   }
   const auto check = [&](auto load) {
     const auto differs = [&](const std::string& file) {
-      return "weft: rank 1: " + file + ": is another file than rank 0 reads: all ranks must read equal files";
+      return "weft: rank 1: " + file +
+             ": differs from the file that rank 0 reads: all ranks must read equal files";
     };
     CHECK(load(path("a"), path("b")) == differs(path("b")));
     CHECK(load(path("b"), path("a")) == differs(path("a")));
@@ -404,7 +405,7 @@ TEST_CASE("an index that names a file without the tensor is told so, whatever th
   io::save(f.name() + "/other", {{"zzz", model.bias.state()}});
   write_bytes(f.path / "i.json", R"({"weight_map": {"table": "w", "bias": "other", "seen": "w"}})");
   const std::string expected =
-      f.name() + "/other: has no \"bias\", which " + f.name() + "/i.json says is there";
+      f.name() + "/other: has no \"bias\", which " + f.name() + "/i.json says it has";
   run_ranks(2, [&](communicator& ranks) {
     bound_net n(ranks);
     CHECK_THROWS_WITH_AS(load_weights(f.name() + "/i.json", n.run), ("weft: rank 0: " + expected).c_str(),

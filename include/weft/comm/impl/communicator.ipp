@@ -52,8 +52,8 @@ WEFT_DEFINE work communicator::all_to_all(const_elements in, elements out, rank_
 
 WEFT_DEFINE std::shared_ptr<communicator> communicator::axis(int count, int stride, comm_options o) {
   if (count < 1 || stride < 1 || count > size() / stride || size() % (count * stride))
-    refuse<value_error>(
-        {"weft: axis: ", size(), " ranks are not groups of ", count, " ranks that are ", stride, " apart"});
+    refuse<value_error>({"weft: axis: ", size(), " ranks cannot be divided into groups of ", count,
+                         " ranks that are ", stride, " apart"});
   return split_by([&](int r) { return r / (stride * count) * stride + r % stride; }, std::move(o));
 }
 
@@ -64,7 +64,7 @@ WEFT_DEFINE double communicator::waited_ms() const {
 WEFT_DEFINE rank_counts communicator::even(index_t count, const char* what) const {
   if (count % size())
     throw value_error(std::string("weft: ") + what + ": " + std::to_string(count) +
-                      " elements are no equal parts for " + std::to_string(size()) +
+                      " elements cannot be divided equally among " + std::to_string(size()) +
                       " ranks; give the counts");
   return rank_counts(static_cast<std::size_t>(size()), count / size());
 }
@@ -94,7 +94,7 @@ WEFT_DEFINE void communicator::check(const operation& o) const {
   };
   const auto own = static_cast<std::size_t>(rank());
   if (o.space() == memory_space::device && !reaches() && !o.agrees_only)
-    fail(std::string("the communicator ") + name() + " does not reach it");
+    fail(std::string("the communicator ") + name() + " cannot access this memory");
   if (o.root < 0 || o.root >= size()) fail("there is no rank " + std::to_string(o.root));
   if (is_message(o.kind) && o.root == rank()) fail("a rank cannot send to itself");
   if (is_message(o.kind) && o.tag < 0) fail("the tag is negative");
@@ -104,7 +104,8 @@ WEFT_DEFINE void communicator::check(const operation& o) const {
     for (index_t c : *counts)
       if (c < 0) fail("a count is negative");
   }
-  if (o.in.count && o.out.count && o.in.type != o.out.type) fail("the types of both sides differ");
+  if (o.in.count && o.out.count && o.in.type != o.out.type)
+    fail("the operand and the result have different types");
   const auto expect = [&](const char* side, index_t has, index_t needs) {
     if (has != needs)
       fail(std::string(side) + " has " + std::to_string(has) + " elements, not " + std::to_string(needs));
@@ -134,8 +135,9 @@ WEFT_DEFINE void communicator::check(const operation& o) const {
   }
   const bool reduces = is_reduction(o.kind);
   if (reduces && o.type() == dtype::boolean && o.op != reduction::minimum && o.op != reduction::maximum)
-    fail("bool has only minimum and maximum");
-  if (reduces && !is_floating(o.type()) && o.op == reduction::average) fail("integers have no average");
+    fail("bool supports only minimum and maximum");
+  if (reduces && !is_floating(o.type()) && o.op == reduction::average)
+    fail("average is not supported for integers");
 }
 
 }  // namespace weft

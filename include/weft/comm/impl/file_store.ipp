@@ -92,7 +92,7 @@ WEFT_DEFINE std::string file_store::path_of(const char* kind, const std::string&
   }
   if (name.size() > 240)
     throw value_error("weft: store: a key of " + std::to_string(key.size()) +
-                      " bytes is too long for a file");
+                      " bytes is too long for a file name");
   return folder_ + "/" + kind + name;
 }
 
@@ -125,7 +125,7 @@ WEFT_DEFINE std::optional<std::string> file_store::take_first(const std::string&
   if (!all) return std::nullopt;
   detail::frame_reader r(*all);
   std::string value = r.text();
-  if (!r.good()) throw io_error("weft: store: " + path + " holds no queue");
+  if (!r.good()) throw io_error("weft: store: " + path + " is not a queue");
   if (r.at_end()) std::filesystem::remove(path);
   else write(path, r.rest());
   return value;

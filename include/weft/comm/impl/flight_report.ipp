@@ -71,7 +71,7 @@ WEFT_DEFINE std::string flight_report(const std::string& folder) {
       in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
       bytes.resize(static_cast<std::size_t>(in.gcount()));
     }
-    if (!all.add(bytes)) report += entry.path().string() + ": is no recording\n";
+    if (!all.add(bytes)) report += entry.path().string() + ": is not a recording\n";
   }
   return report + (all.empty() ? folder + ": no recordings\n" : all.report());
 }

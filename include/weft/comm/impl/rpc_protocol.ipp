@@ -19,8 +19,8 @@ WEFT_DEFINE void refuse_value(value_kind is, std::size_t size, value_kind expect
     return std::string(numbers[static_cast<int>(k) - static_cast<int>(value_kind::boolean)]) + " of " +
            std::to_string(bytes) + " bytes";
   };
-  refuse<comm_error>({"weft: rpc: an argument or a result is of another type: ", described(is, size),
-                      ", not ", described(expected, expected_size)});
+  refuse<comm_error>({"weft: rpc: an argument or a result has another type: ", described(is, size), ", not ",
+                      described(expected, expected_size)});
 }
 
 WEFT_DEFINE std::optional<rpc_answer> rpc_functions::answer(std::string request, int ranks) {
@@ -33,7 +33,7 @@ WEFT_DEFINE std::optional<rpc_answer> rpc_functions::answer(std::string request,
     a.text = run(name, in);
     a.good = true;
   } catch (const std::exception& e) { a.text = e.what(); } catch (...) {
-    a.text = "has thrown what is no std::exception";
+    a.text = "threw something other than a std::exception";
   }
   constexpr std::size_t longest = 4096;
   if (!a.good && a.text.size() > longest) a.text.resize(longest);
@@ -45,7 +45,7 @@ WEFT_DEFINE std::string rpc_functions::run(const std::string& name, frame_reader
   {
     const std::lock_guard lock(mutex_);
     const auto found = functions_.find(name);
-    if (found == functions_.end()) throw comm_error("weft: rpc: is not served");
+    if (found == functions_.end()) throw comm_error("weft: rpc: no such function is served");
     f = found->second;
   }
   return (*f)(in);

@@ -19,7 +19,7 @@ WEFT_DEFINE int report_failure(const std::exception_ptr& what) {
   } catch (const comm_error& e) {
     return say(e.what(), exit_codes::others_failed);
   } catch (const std::bad_alloc&) {
-    return say("the host has no more memory", exit_codes::failed);
+    return say("the host is out of memory", exit_codes::failed);
   } catch (...) {
     return say(detail::reason_of(what).c_str(), exit_codes::failed);
   }

@@ -54,7 +54,7 @@ WEFT_DEFINE std::string names_of(const std::vector<int>& ranks) {
 
 WEFT_DEFINE std::string apart(const rank_wait& w) {
   return w.number == rank_wait::connecting
-             ? "the network between them, or a stranger who came first to a port of a rank"
+             ? "the network between them, or another process that connected first to a rank's port"
              : "the network between them";
 }
 
@@ -63,7 +63,7 @@ WEFT_DEFINE std::string late_report(const rank_wait& w, int rank, std::int64_t l
   std::string text =
       "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit) + " ms in " + w.doing;
   const std::vector<int> missing = silent.empty() ? keep_waiting(w, rank, all) : silent;
-  if (missing.empty()) text += "; all ranks are there, the data is not: " + apart(w);
+  if (missing.empty()) text += "; all ranks are there, but the data is not: " + apart(w);
   else text += "; not there: " + names_of(missing);
   if (!silent.empty())
     text += silent.size() > 1 ? ", which do not answer: stopped or cut off"

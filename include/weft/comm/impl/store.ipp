@@ -17,7 +17,7 @@ WEFT_DEFINE std::int64_t stored_sum(const std::string& key, const std::string& v
   } catch (const std::logic_error&) {}
   if (value.empty() || used != value.size())
     throw value_error("weft: store: add: " + shown(key) + " holds \"" + shown(value) +
-                      "\", which is no number");
+                      "\", which is not a number");
   if (__builtin_add_overflow(n, amount, &n))
     throw value_error("weft: store: add: " + shown(key) + " holds " + value + ": adding " +
                       std::to_string(amount) + " overflows");

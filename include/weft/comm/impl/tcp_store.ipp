@@ -67,7 +67,7 @@ WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t num
     detail::frame_reader r(read(detail::length_of(length), answer_limit_));
     const std::int64_t answers = r.number();
     answer a{static_cast<status>(r.byte()), r.text()};  // braces guarantee the order of reads
-    if (!r.at_end()) lose("answers what is no answer");
+    if (!r.at_end()) lose("sent a malformed answer");
     if (answers == number) return a;
   }
 }
@@ -83,7 +83,7 @@ WEFT_DEFINE tcp_store::answer tcp_store::ask(detail::frame_writer& r, std::optio
 
 WEFT_DEFINE std::int64_t tcp_store::number_in(const answer& a) {
   const auto n = detail::parse_number<std::int64_t>(a.value);
-  if (!n) lose("answers what is no number");
+  if (!n) lose("sent an answer that is not a number");
   return *n;
 }
 
@@ -105,7 +105,7 @@ WEFT_DEFINE std::string tcp_store::read(std::size_t n, milliseconds limit) {
     bytes.resize(std::min(n, at + (std::size_t{1} << 20)));
     const auto into = boost::asio::buffer(bytes.data() + at, bytes.size() - at);
     if (!within(limit, [&](auto done) { boost::asio::async_read(socket_, into, done); }))
-      lose("has stopped in the middle of an answer");
+      lose("stopped in the middle of an answer");
   }
   return bytes;
 }
@@ -113,7 +113,7 @@ WEFT_DEFINE std::string tcp_store::read(std::size_t n, milliseconds limit) {
 WEFT_DEFINE void tcp_store::write(const std::string& bytes) {
   const auto from = boost::asio::buffer(bytes);
   if (!within(answer_limit_, [&](auto done) { boost::asio::async_write(socket_, from, done); }))
-    lose("takes no request");
+    lose("accepts no request");
 }
 
 }  // namespace weft

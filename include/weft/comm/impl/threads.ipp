@@ -49,7 +49,7 @@ namespace detail {
 WEFT_DEFINE rank_threads::rank_threads(int n, std::function<void(communicator&)> body)
     : body_(std::move(body)) {
   if (n < 1) throw usage_error("weft: run_ranks: " + std::to_string(n) + " ranks: expected 1 or more");
-  if (is_rank) throw usage_error("weft: run_ranks: called by a rank; ranks.split() makes groups");
+  if (is_rank) throw usage_error("weft: run_ranks: called by a rank; use ranks.split() to make groups");
   auto world = std::make_shared<thread_world>();
   const auto group = std::make_shared<thread_group>(world, n);
   threads_.reserve(static_cast<std::size_t>(n));

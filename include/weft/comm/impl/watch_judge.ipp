@@ -63,7 +63,8 @@ WEFT_DEFINE std::string watch_judge::late_text(const std::vector<int>& missing,
   if (missing.empty()) return late_report(report_->in, report_->rank, report_->limit, standings_, silent);
   return "weft: " + name(report_->rank) + " waited " + std::to_string(report_->limit) + " ms in " +
          report_->in.doing + "; not there: " + names_of(missing) +
-         (missing.size() > 1 ? ", which have" : ", which has") + " not been started, or not met the others";
+         (missing.size() > 1 ? ", which have" : ", which has") +
+         " not been started, or could not reach the others";
 }
 
 }  // namespace detail

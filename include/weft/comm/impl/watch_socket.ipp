@@ -63,7 +63,7 @@ WEFT_DEFINE std::optional<std::string> frame_socket::next(std::size_t limit) {
   if (arrived_.size() < 4) return {};
   std::size_t n = 0;
   for (std::size_t i = 4; i-- > 0;) n = n << 8 | static_cast<unsigned char>(arrived_[i]);
-  if (n > limit) throw comm_error("weft: a frame that is too long");
+  if (n > limit) throw comm_error("weft: a frame is too long");
   if (arrived_.size() < 4 + n) return {};
   std::string frame = arrived_.substr(4, n);
   arrived_.erase(0, 4 + n);

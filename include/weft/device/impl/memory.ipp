@@ -244,8 +244,9 @@ WEFT_DEFINE std::string caching_allocator::summary() const {
   std::string text = "memory of " + device_->description() + "\n" +
                      detail::summary_text(current_figures(), options_, device_->room(), limit_);
   if (options_.expandable_segments)
-    text += device_->mapped() ? "  expandable segments\n"
-                              : "  expandable segments were asked for, which this device has not\n";
+    text += device_->mapped()
+                ? "  expandable segments\n"
+                : "  expandable segments were requested, but this device does not support them\n";
   if (figures_.blocks) text += "  the largest blocks in use:" + detail::largest_blocks(*pool_, 16) + "\n";
   return text;
 }

@@ -38,22 +38,23 @@ WEFT_DEFINE memory_options memory_options::parse(std::string_view text) {
     text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
     if (comma != std::string_view::npos && text.empty()) detail::refuse_memory_option(",", "nothing follows");
     const std::size_t colon = entry.find(':');
-    if (colon == std::string_view::npos) detail::refuse_memory_option(entry, "no value after a colon");
+    if (colon == std::string_view::npos)
+      detail::refuse_memory_option(entry, "expected a value after a colon");
     const std::string_view key = entry.substr(0, colon), value = entry.substr(colon + 1);
     std::size_t k = 0;
     while (k < std::size(keys) && keys[k] != key) ++k;
     if (k == std::size(keys) || key.empty())
-      detail::refuse_memory_option(entry, "no such key, or a second time");
+      detail::refuse_memory_option(entry, "unknown key, or given twice");
     keys[k] = {};
     if (k == 0)
       o.max_split_size = detail::memory_number<std::size_t>(entry, value, 2, std::size_t{1} << 40,
-                                                            "megabytes, a whole number above 1")
+                                                            "expected megabytes, an integer above 1")
                          << 20;
     else if (k == 1)
       o.garbage_collection_threshold =
-          detail::memory_number<double>(entry, value, 0, 1, "a number from 0 to 1");
+          detail::memory_number<double>(entry, value, 0, 1, "expected a number from 0 to 1");
     else if (value == "true" || value == "false") o.expandable_segments = value == "true";
-    else detail::refuse_memory_option(entry, "true or false");
+    else detail::refuse_memory_option(entry, "expected true or false");
   }
   return o;
 }

@@ -99,9 +99,9 @@ WEFT_DEFINE bool takes_tensor_cores(const native_operands& o, const group_limits
 
 WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, index_t items) {
   if (is_narrow(o.in[0].type) && o.in[0].extents[3] > 0)
-    refuse<device_error>({"weft: attention of ", name_of(o.in[0].type), " with ", o.in[0].extents[3],
-                          " features: a group of threads of this device cannot share as much memory as that "
-                          "takes; use f32"});
+    refuse<device_error>(
+        {"weft: attention of ", name_of(o.in[0].type), " with ", o.in[0].extents[3],
+         " features needs more shared memory than a thread group of this device has; use f32"});
   return {text, items};
 }
 

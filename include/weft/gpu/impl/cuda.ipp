@@ -48,7 +48,7 @@ WEFT_DEFINE std::string cuda_backend::description() const {
 }
 
 WEFT_DEFINE void* cuda_backend::allocate(std::size_t bytes) {
-  refuse_in_recording("needs more memory of the device than the step before");
+  refuse_in_recording("needs more device memory than the previous step");
   CUdeviceptr memory = 0;
   const auto current = queue_.use();
   const CUresult result = driver_.allocate(&memory, bytes);
@@ -79,8 +79,8 @@ WEFT_DEFINE void* cuda_backend::allocate_staging(std::size_t bytes) {
   const auto current = queue_.use();
   const CUresult result = driver_.allocate_host(&memory, bytes, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
-    throw out_of_memory_error("weft: cuda: the host has no " + std::to_string(bytes) +
-                              " bytes that the device can access");
+    throw out_of_memory_error("weft: cuda: could not allocate " + std::to_string(bytes) +
+                              " bytes of host memory that the device can access");
   driver_.check(result, "cuMemHostAlloc");
   return memory;
 }
@@ -139,7 +139,7 @@ WEFT_DEFINE std::vector<char> cuda_backend::code_of(compiled_kernel& kernel) con
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::load(std::span<const char> code) {
-  refuse_in_recording("needs a kernel that was not launched before");
+  refuse_in_recording("needs a kernel that has not been launched before");
   const auto current = queue_.use();
   auto kernel = std::make_shared<cuda_kernel>(driver_);
   driver_.check(driver_.load_module(&kernel->module, code.data()), "cuModuleLoadData");
@@ -180,8 +180,9 @@ WEFT_DEFINE void cuda_backend::write(void* to, const void* from, std::size_t byt
 
 WEFT_DEFINE void cuda_backend::wait() {
   const auto current = queue_.use();
-  driver_.check(driver_.wait_stream(queue_.stream),
-                "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
+  driver_.check(
+      driver_.wait_stream(queue_.stream),
+      "cuStreamSynchronize: an operation queued earlier has failed (WEFT_CHECK_LAUNCHES=1 says which)");
 }
 
 /// The steps of a graph refer to the memory of tensors, which whoever recorded it must keep.

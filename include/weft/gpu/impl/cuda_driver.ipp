@@ -21,8 +21,8 @@ WEFT_DEFINE std::vector<std::string> cuda_libraries(const std::string& name) {
   } catch (const device_error&) {
   }
   if (supported < oldest)
-    throw device_error("weft: cuda: the driver supports CUDA " + std::to_string(supported) + ", weft needs " +
-                       std::to_string(oldest) + " or newer");
+    throw device_error("weft: cuda: the driver supports CUDA " + std::to_string(supported) +
+                       ", but weft needs " + std::to_string(oldest) + " or newer");
   std::vector<std::string> names;
   const std::string any = "lib" + name + ".so";
   for (int major = std::min(newest, supported); major >= oldest; --major)

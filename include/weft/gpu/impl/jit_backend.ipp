@@ -259,7 +259,7 @@ WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::
 }
 
 WEFT_DEFINE void jit_backend::begin_parts() {
-  if (checks_launches_) refuse_recording("waits after each launch, as WEFT_CHECK_LAUNCHES says");
+  if (checks_launches_) refuse_recording("waits after each launch, because WEFT_CHECK_LAUNCHES is set");
   auto parts = std::make_unique<recorded_parts>();
   parts->keys = allocate(most_keys * sizeof(std::uint64_t));
   try {

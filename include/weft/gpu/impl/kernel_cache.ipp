@@ -137,7 +137,7 @@ WEFT_DEFINE std::uint64_t kernel_cache::default_bytes() {
 
 WEFT_DEFINE void kernel_cache::refuse(const std::string& why) {
   folder_ = descriptor();
-  refusal_ = "weft: compiled kernels are not kept: " + path_ + ": " + why;
+  refusal_ = "weft: compiled kernels are not cached: " + path_ + ": " + why;
   detail::say_once(refusal_);
 }
 
@@ -152,8 +152,9 @@ WEFT_DEFINE bool kernel_cache::open() {
   struct stat is{};
   if (!folder_ || ::fstat(folder_.number(), &is) != 0)
     refuse(std::string("cannot be opened: ") + std::strerror(errno == ENOENT && reason ? reason : errno));
-  else if (is.st_uid != ::geteuid()) refuse("belongs to another user, and its files would be run");
-  else if (detail::others_may_write(is)) refuse("others may write to it, and its files would be run");
+  else if (is.st_uid != ::geteuid()) refuse("belongs to another user, and its files would be executed");
+  else if (detail::others_may_write(is))
+    refuse("other users may write to it, and its files would be executed");
   return static_cast<bool>(folder_);
 }
 

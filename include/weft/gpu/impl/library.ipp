@@ -49,7 +49,7 @@ WEFT_DEFINE library::library(const std::vector<std::string>& names, std::vector<
   for (const std::string& name : names)
     if (!handle_) handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle_ && more) search(names, more());
-  if (!handle_) throw device_error("weft: " + name_ + " is not on this machine");
+  if (!handle_) throw device_error("weft: " + name_ + " was not found on this machine");
 }
 
 WEFT_DEFINE void library::search(const std::vector<std::string>& names,

@@ -41,7 +41,7 @@ WEFT_DEFINE void nccl_rank::fail(std::exception_ptr why) {
 
 WEFT_DEFINE cuda_backend& nccl_rank::backend_of(const device& on) {
   if (auto* const gpu = dynamic_cast<cuda_backend*>(&*on)) return *gpu;
-  throw usage_error(std::string("weft: nccl: the device is ") + on->name() + ", not of CUDA");
+  throw usage_error(std::string("weft: nccl: the device is ") + on->name() + ", not a CUDA device");
 }
 
 WEFT_DEFINE void nccl_operation::nccl_operation::wait(std::chrono::milliseconds limit) {
@@ -55,7 +55,8 @@ WEFT_DEFINE void nccl_operation::nccl_operation::wait(std::chrono::milliseconds 
       else if (late)
         throw timeout_error("weft: rank " + std::to_string(rank_->host->rank()) + " waited " +
                             std::to_string(limit.count()) + " ms in " + doing() +
-                            "; all ranks are there, the data is not: NCCL on " + rank_->gpu.description());
+                            "; all ranks are there, but the data is not: NCCL on " +
+                            rank_->gpu.description());
     } catch (...) { rank_->fail(std::current_exception()); }
     if (idle > 1000) std::this_thread::yield();
   }

@@ -42,7 +42,7 @@ WEFT_DEFINE std::string nvrtc_compiler::target_for(const std::string& architectu
   }
   if (before == 0)
     throw device_error("weft: cuda: this NVRTC compiles for sm_" + std::to_string(oldest) +
-                       " and newer, not for " + architecture + ": an older one does");
+                       " and newer, not for " + architecture + ": use an older NVRTC");
   return "compute_" + std::to_string(before);
 }
 

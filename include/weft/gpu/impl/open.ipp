@@ -54,7 +54,7 @@ WEFT_DEFINE device open_device(const std::string& name, const device_options& o,
     });
   if (opened.empty())
     throw device_error("weft: there is no device named " + name +
-                       ": cpu, opencl, cuda, opencl:N, cuda:N, auto");
+                       ": expected cpu, opencl, cuda, opencl:N, cuda:N or auto");
   return opened.front();
 }
 

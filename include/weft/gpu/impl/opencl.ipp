@@ -189,9 +189,11 @@ WEFT_DEFINE opencl_backend::place opencl_backend::find(const void* memory) const
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
   const std::lock_guard lock(objects_mutex_);
   auto after = objects_.upper_bound(address);
-  if (after == objects_.begin()) throw device_error("weft: opencl: an address is not of this device");
+  if (after == objects_.begin())
+    throw device_error("weft: opencl: an address does not belong to this device");
   const auto& [begin, object] = *--after;
-  if (address - begin > object.bytes) throw device_error("weft: opencl: an address is not of this device");
+  if (address - begin > object.bytes)
+    throw device_error("weft: opencl: an address does not belong to this device");
   return {object.object, address - begin};
 }
 

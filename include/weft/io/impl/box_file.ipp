@@ -41,14 +41,14 @@ WEFT_DEFINE void file_window::load(std::uint64_t begin) {
   from_.file.read(from_.at + begin_, window_.data(), window_.size());
   if (checked && xxh64(window_) != from_.sums[static_cast<std::size_t>(block)])
     throw io_error("weft: " + from_.file.path() + ": tensor " + from_.name +
-                   " is damaged: its checksum is another");
+                   " is damaged: its checksum does not match");
 }
 
 WEFT_DEFINE void tensor_writer::put(std::uint64_t at, std::string_view bytes) {
   if (to_.type == dtype::boolean &&
       !std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0 || c == 1; }))
     throw io_error("weft: " + from_.file.path() + ": tensor " + from_.name +
-                   " is bool, and has bytes other than 0 and 1");
+                   " is bool, but has bytes other than 0 and 1");
   if (to_.where->host_accessible()) return upload(at, bytes);
   if (at != at_ + together_.size() || together_.size() + bytes.size() > block_bytes) flush();
   if (together_.empty()) at_ = at;

@@ -35,22 +35,24 @@ WEFT_DEFINE void describe(const tensor_state& t, dlpack_array& array, std::int64
 }
 
 WEFT_DEFINE void check_version(std::uint32_t major) {
-  if (major != 1) refuse<value_error>({"weft: from_dlpack: version ", major, " of DLPack; known is 1"});
+  if (major != 1)
+    refuse<value_error>({"weft: from_dlpack: DLPack version ", major, " is not supported; version 1 is"});
 }
 
 WEFT_DEFINE std::shared_ptr<tensor_state> copy_of(const dlpack_array& array, dtype type,
                                                   const device& where) {
   constexpr std::int32_t cpu = 1, cuda_host = 3, rocm_host = 11;
   if (array.device.type != cpu && array.device.type != cuda_host && array.device.type != rocm_host)
-    refuse<value_error>({"weft: from_dlpack: the elements are on a device of DLPack's type ",
-                         array.device.type, ": copy them to the CPU before"});
+    refuse<value_error>({"weft: from_dlpack: the elements are on a device of DLPack type ", array.device.type,
+                         ": copy them to the CPU first"});
   const dlpack_dtype expected = dlpack_dtype_of(type), is = array.type;
   if (is.code != expected.code || is.bits != expected.bits || is.lanes != 1)
-    refuse<value_error>({"weft: from_dlpack: elements of DLPack's type code ", int{is.code}, " with ",
-                         int{is.bits}, " bits and ", int{is.lanes}, " lanes; ", name_of(type), " is ",
-                         int{expected.code}, " with ", int{expected.bits}, " bits"});
+    refuse<value_error>({"weft: from_dlpack: the elements have DLPack type code ", int{is.code}, " with ",
+                         int{is.bits}, " bits and ", int{is.lanes}, " lanes, but ", name_of(type),
+                         " has type code ", int{expected.code}, " with ", int{expected.bits}, " bits"});
   if (array.order < 0 || array.order > max_order)
-    refuse<value_error>({"weft: from_dlpack: ", array.order, " dims; a tensor has at most ", max_order});
+    refuse<value_error>(
+        {"weft: from_dlpack: the array has ", array.order, " dims, but a tensor has at most ", max_order});
   shape extents{array.order, {}};
   for (int d = 0; d < array.order; ++d) {
     extents[d] = array.extents[d];
@@ -65,7 +67,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> copy_of(const dlpack_array& array, dty
                  elements.data());
   if (type == dtype::boolean &&
       std::any_of(elements.begin(), elements.end(), [](char c) { return c != 0 && c != 1; }))
-    throw value_error("weft: from_dlpack: a bool other than 0 and 1");
+    throw value_error("weft: from_dlpack: a bool element is neither 0 nor 1");
   where->upload(t->memory.data(), elements.data(), elements.size());
   return t;
 }

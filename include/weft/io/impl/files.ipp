@@ -55,8 +55,8 @@ WEFT_DEFINE void input_file::read(std::uint64_t at, char* to, std::size_t bytes)
 
 WEFT_DEFINE std::string input_file::text(std::uint64_t most) const {
   if (size_ > most)
-    throw io_error("weft: " + path_ + ": has " + std::to_string(size_) + " bytes, more than the " +
-                   std::to_string(most) + " that are read");
+    throw io_error("weft: " + path_ + ": has " + std::to_string(size_) + " bytes, but at most " +
+                   std::to_string(most) + " can be read");
   std::string all(static_cast<std::size_t>(size_), '\0');
   read(0, all.data(), all.size());
   return all;
@@ -88,7 +88,8 @@ WEFT_DEFINE void new_file::append(std::string_view part) {
 }
 
 WEFT_DEFINE void new_file::set_mode(mode_t mode) {
-  if (calls_->set_mode(file_, mode) != 0) fail_at(path_, "the permissions of the file before cannot be kept");
+  if (calls_->set_mode(file_, mode) != 0)
+    fail_at(path_, "the permissions of the previous file cannot be kept");
 }
 
 WEFT_DEFINE void new_file::sync() {
@@ -231,7 +232,7 @@ WEFT_DEFINE void make_folders(file_calls& calls, const std::string& path) {
   }
   const std::string parent = parent_of(path);
   if (parent != path) make_folders(calls, parent);
-  if (calls.make_folder(path) != 0 && errno != EEXIST) fail_at(path, "cannot be made");
+  if (calls.make_folder(path) != 0 && errno != EEXIST) fail_at(path, "cannot be created");
   sync_folder(calls, parent);
 }
 

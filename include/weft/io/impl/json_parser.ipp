@@ -153,7 +153,7 @@ WEFT_DEFINE void json_parser::parse_number(std::size_t token) {
   takes("-");
   if (takes("0")) {
     if (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9')
-      fail("malformed number: a zero before other digits");
+      fail("malformed number: a leading zero");
   } else {
     digits();
   }
@@ -195,7 +195,7 @@ WEFT_DEFINE void json_parser::parse_string() {
   std::size_t to = at_;
   tokens_[token].begin = static_cast<std::uint32_t>(to);
   for (;;) {
-    if (at_ == text_.size()) fail("string without end");
+    if (at_ == text_.size()) fail("unterminated string");
     const char c = text_[at_];
     if (c == '"') break;
     if (static_cast<unsigned char>(c) < 0x20) fail("control character in a string");
@@ -214,7 +214,7 @@ WEFT_DEFINE void json_parser::parse_string() {
 }
 
 WEFT_DEFINE void json_parser::parse_escape(std::size_t& to) {
-  if (at_ == text_.size()) fail("string without end");
+  if (at_ == text_.size()) fail("unterminated string");
   constexpr std::string_view from = "\"\\/bfnrt", means = "\"\\/\b\f\n\r\t";
   const char c = text_[at_];
   if (const auto i = from.find(c); i != from.npos) {

@@ -50,7 +50,7 @@ WEFT_DEFINE npy_header npy_parser::parse(std::string_view first, std::uint64_t f
                        : key == "fortran_order" ? std::exchange(has_order, true)
                        : key == "shape"         ? std::exchange(has_shape, true)
                                                 : false;
-    if (twice) fail("key " + std::string(key) + " is there twice");
+    if (twice) fail("key " + std::string(key) + " occurs twice");
     if (key == "descr") parse_type(header);
     else if (key == "fortran_order") parse_order(header);
     else if (key == "shape") elements = parse_shape(header);
@@ -67,7 +67,7 @@ WEFT_DEFINE npy_header npy_parser::parse(std::string_view first, std::uint64_t f
   if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(size_of(header.type)), &bytes))
     fail("its size overflows");
   if (bytes != file_size - header.data)
-    fail("has " + std::to_string(file_size - header.data) + " bytes after the header, its shape needs " +
+    fail("has " + std::to_string(file_size - header.data) + " bytes after the header, but its shape needs " +
          std::to_string(bytes));
   return header;
 }
@@ -99,7 +99,7 @@ WEFT_DEFINE std::string_view npy_parser::text() {
 
 WEFT_DEFINE void npy_parser::parse_type(npy_header& header) {
   if (takes('[')) {  // an array of structs: the names and types of their members, in lists and tuples
-    header.lacks = "is of a structured dtype, which weft does not have";
+    header.lacks = "is of a structured dtype, which weft does not support";
     for (int depth = 1; depth > 0;) {
       if (takes('[') || takes('(')) ++depth;
       else if (takes(']') || takes(')')) --depth;
@@ -114,8 +114,8 @@ WEFT_DEFINE void npy_parser::parse_type(npy_header& header) {
   header.is_big_endian = name.starts_with('>');
   for (const npy_type& t : npy_types)
     if (rest == t.name) return void(header.type = t.type);
-  header.lacks = "is of dtype " + std::string(name.substr(0, 40)) + ", which weft does not have";
-  if (rest.starts_with('O')) header.lacks += ": objects are pickled, and weft executes no pickles";
+  header.lacks = "is of dtype " + std::string(name.substr(0, 40)) + ", which weft does not support";
+  if (rest.starts_with('O')) header.lacks += ": objects are pickled, and weft does not execute pickles";
   if (rest == "V2") header.lacks += ": if it is bfloat16, save x.astype(numpy.float32)";
 }
 
@@ -154,8 +154,8 @@ WEFT_DEFINE std::uint64_t npy_parser::parse_shape(npy_header& header) {
   }
   if (dims == 1 && !comma) fail("malformed header: a shape of one extent needs a comma");
   if (dims > max_order)
-    header.lacks =
-        "has " + std::to_string(dims) + " dims, tensors of weft at most " + std::to_string(max_order);
+    header.lacks = "has " + std::to_string(dims) + " dims, but tensors of weft have at most " +
+                   std::to_string(max_order);
   return elements;
 }
 
@@ -206,11 +206,11 @@ inline file_parts npy_parts(const stored_tensor& from, const std::string& what,
                             std::deque<std::string>& beginnings) {
   const std::string& beginning = beginnings.emplace_back(npy_beginning(from.type, from.extents));
   if (beginning.empty())
-    refuse<value_error>({"weft: ", what,
-                         " is bf16, which NumPy does not have: {.as = dtype::f32} of save, or "
-                         "a .safetensors file"});
+    refuse<value_error>(
+        {"weft: ", what,
+         " is bf16, which NumPy does not support: save with {.as = dtype::f32}, or to a .safetensors file"});
   if (from.bytes.size() != bytes_of(from.extents, from.type))
-    refuse<io_error>({"weft: ", what, " has ", from.bytes.size(), " bytes, its shape needs ",
+    refuse<io_error>({"weft: ", what, " has ", from.bytes.size(), " bytes, but its shape needs ",
                       bytes_of(from.extents, from.type)});
   return {beginning, {from.bytes.data(), from.bytes.size()}};
 }
@@ -251,7 +251,7 @@ WEFT_DEFINE stored_tensors read_npz(const std::string& path, const name_filter& 
     const std::string name = is_npy ? member.substr(0, member.size() - 4) : member;
     if (wanted && !wanted(name)) continue;
     if (!is_npy) {
-      all.others.emplace(name, "is no .npy file");
+      all.others.emplace(name, "is not a .npy file");
       continue;
     }
     const std::vector<char> bytes = zip.read(m);

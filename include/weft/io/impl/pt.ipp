@@ -37,7 +37,7 @@ WEFT_DEFINE std::string pt_reader::text_of(const std::string& member) const {
   if (!m) fail("has no " + member + ": it was not written by torch.save");
   if (m->size > max_pickle) fail(member + " is larger than 64 MiB");
   if (m->size > zip_.size())  // torch.save does not compress it, and its values take many times its bytes
-    fail(member + " has " + std::to_string(m->size) + " bytes when inflated, the file has " +
+    fail(member + " has " + std::to_string(m->size) + " bytes when inflated, but the file has " +
          std::to_string(zip_.size()));
   const std::vector<char> bytes = zip_.read(*m);
   return {bytes.begin(), bytes.end()};
@@ -53,7 +53,7 @@ WEFT_DEFINE bool pt_reader::is_big_endian() const {
 WEFT_DEFINE void pt_reader::spend(std::uint64_t bytes) {
   spent_ += bytes;
   if (spent_ > max_pt_growth * pickle_.bytes() + 4096)
-    fail("data.pkl refers to its values too often, or has too long names");
+    fail("data.pkl refers to its values too often, or its names are too long");
 }
 
 WEFT_DEFINE stored_tensors pt_reader::read() {
@@ -112,10 +112,10 @@ WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vecto
   const torch_type* const type = find_torch_type((has_type ? items[7] : storage[1]).text());
   if (!type) fail_at(name, "its dtype is malformed");
   if (!type->type)
-    return leave_out(name, std::string("is of dtype ") + type->name + ", which weft does not have");
+    return leave_out(name, std::string("is of dtype ") + type->name + ", which weft does not support");
   if (items[3].size() > static_cast<std::size_t>(max_order))
-    return leave_out(name, "has " + std::to_string(items[3].size()) + " dims, tensors of weft at most " +
-                               std::to_string(max_order));
+    return leave_out(name, "has " + std::to_string(items[3].size()) +
+                               " dims, but tensors of weft have at most " + std::to_string(max_order));
   if (items.size() > fewest)
     if (const std::string bit = set_bit(name, items[fewest]); !bit.empty())
       return leave_out(name, "has PyTorch's bit " + bit + " set: save x.resolve_" + bit + "()");
@@ -132,13 +132,14 @@ WEFT_DEFINE void pt_reader::add_tensor(const std::string& name, const std::vecto
       static_cast<std::uint64_t>(size_in(name, storage[4])) !=
           m->size / static_cast<std::uint64_t>(per_count) ||
       m->size % static_cast<std::uint64_t>(size) != 0)
-    fail_at(name, "its storage " + key + " is missing or of another size");
+    fail_at(name, "its storage " + key + " is missing or has the wrong size");
   const auto count = static_cast<index_t>(m->size / static_cast<std::uint64_t>(size));
   require_within(v, count);
   if (v.extents.size() > count)
-    return leave_out(name, "has more elements than are stored: save x.clone() of an expanded tensor");
+    return leave_out(name, "has more elements than are stored: for an expanded tensor, save x.clone()");
   bytes_ += static_cast<std::uint64_t>(v.extents.size() * size);
-  if (bytes_ > max_pt_growth * zip_.size()) fail("has tensors of more than 64 times its bytes");
+  if (bytes_ > max_pt_growth * zip_.size())
+    fail("its tensors have more than 64 times as many bytes as the file");
   storages_[key].push_back(std::move(v));
 }
 
@@ -156,7 +157,7 @@ WEFT_DEFINE std::string pt_reader::set_bit(const std::string& tensor, const pick
 }
 
 WEFT_DEFINE void pt_reader::leave_out(const std::string& name, std::string why) {
-  if (!all_.others.emplace(name, std::move(why)).second) fail_at(name, "is there twice");
+  if (!all_.others.emplace(name, std::move(why)).second) fail_at(name, "occurs twice");
 }
 
 WEFT_DEFINE index_t pt_reader::size_in(const std::string& tensor, const pickle_value& value) const {
@@ -194,7 +195,7 @@ WEFT_DEFINE void pt_reader::read_storage(const std::string& key, const std::vect
                        t.bytes.data());
     }
     if (all_.others.contains(v.name) || !all_.tensors.emplace(v.name, std::move(t)).second)
-      fail_at(v.name, "is there twice");
+      fail_at(v.name, "occurs twice");
   }
 }
 
@@ -206,7 +207,8 @@ WEFT_DEFINE stored_tensors read_pt(const std::string& path, const name_filter& w
   file.read(0, first, static_cast<std::size_t>(std::min<std::uint64_t>(4, file.size())));
   if (std::string_view(first, 4) == detail::pt_legacy_magic)
     refuse<io_error>(
-        {"weft: ", path, ": is a file of torch.save before PyTorch 1.6: load it there and save it again"});
+        {"weft: ", path,
+         ": was written by torch.save before PyTorch 1.6: load it in PyTorch and save it again"});
   const zip_file zip(path);
   return detail::pt_reader(zip, wanted).read();
 }

@@ -44,16 +44,16 @@ WEFT_DEFINE std::map<std::string, std::set<std::string>> indexed_files(const std
   const json index(input_file(path).text(std::uint64_t{1} << 26), path);
   const std::optional<json_value> map = index.root().find("weight_map");
   if (!map || map->kind() != json_kind::object)
-    refuse<io_error>({"weft: ", path, ": is no index of files of tensors: it has no \"weight_map\""});
+    refuse<io_error>({"weft: ", path, ": is not an index of tensor files: it has no \"weight_map\""});
   std::map<std::string, std::set<std::string>> all;
   map->for_each_member([&](std::string_view name, const json_value& file) {
     if (wanted && !wanted(std::string(name))) return;
     const std::string_view text = file.text();
     if (file.kind() != json_kind::string || text.empty() || text.find('/') != text.npos || text[0] == '.')
-      refuse<io_error>(
-          {"weft: ", path, ": the file of ", json_string(name), " is no name of a file beside it"});
+      refuse<io_error>({"weft: ", path, ": the file of ", json_string(name),
+                        " is not the name of a file in the same folder"});
     if (text.ends_with(".json"))
-      refuse<io_error>({"weft: ", path, ": the file of ", json_string(name), " is an index, too"});
+      refuse<io_error>({"weft: ", path, ": the file of ", json_string(name), " is itself an index"});
     all[parent_of(path) + "/" + std::string(text)].emplace(name);
   });
   return all;
@@ -61,7 +61,7 @@ WEFT_DEFINE std::map<std::string, std::set<std::string>> indexed_files(const std
 
 namespace detail {
 WEFT_DEFINE void refuse_index(const std::string& index, const std::string& file, const std::string& name) {
-  refuse<io_error>({"weft: ", file, ": has no ", json_string(name), ", which ", index, " says is there"});
+  refuse<io_error>({"weft: ", file, ": has no ", json_string(name), ", which ", index, " says it has"});
 }
 }  // namespace detail
 

@@ -74,14 +74,14 @@ WEFT_DEFINE std::pair<tensor_entry, std::string> safetensors_parser::read_entry(
     e.type = known->type;
     bits = 8 * static_cast<std::uint64_t>(size_of(e.type));
   } else if (other != std::end(other_types)) {
-    lacks = std::string("is of dtype ") + other->name + ", which weft does not have";
+    lacks = std::string("is of dtype ") + other->name + ", which weft does not support";
     bits = other->bits;
   } else {
     fail("tensor " + e.name + ": unknown dtype " + std::string(type->text()));
   }
   const bool fits = extents->size() <= static_cast<std::size_t>(max_order);
   if (!fits)
-    lacks = "has " + std::to_string(extents->size()) + " dims, tensors of weft at most " +
+    lacks = "has " + std::to_string(extents->size()) + " dims, but tensors of weft have at most " +
             std::to_string(max_order);
   extents->for_each_item([&](const json_value& extent) {
     const std::uint64_t n = read_size(e.name, extent);
@@ -109,7 +109,8 @@ WEFT_DEFINE void safetensors_parser::check_offsets(std::vector<tensor_entry>& en
     at = e.end;
   }
   if (at != data_size)
-    fail("the data has " + std::to_string(data_size) + " bytes, the header describes " + std::to_string(at));
+    fail("the data has " + std::to_string(data_size) + " bytes, but the header describes " +
+         std::to_string(at));
 }
 
 }  // namespace detail
@@ -135,7 +136,8 @@ WEFT_DEFINE std::string safetensors_beginning(std::vector<tensor_entry>& tensors
   for (const tensor_entry& t : tensors) {
     require_utf8(t.name, "the name of tensor ");
     if (t.name == "__metadata__")
-      refuse<value_error>({"weft: safetensors: tensor __metadata__ has the name of the file's metadata"});
+      refuse<value_error>(
+          {"weft: safetensors: a tensor cannot be named __metadata__, the key of the file's metadata"});
   }
   std::string header = "{";
   const auto next = [&](const std::string& key) {

@@ -28,7 +28,7 @@ namespace detail {
 WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name, const stored_tensor& from,
                                const tensor_spec& wanted, const char* cure) {
   refuse<io_error>({"weft: ", path, ": tensor ", name, name.empty() ? "" : " ", "is ", name_of(from.type),
-                    " ", from.extents, ", the model wants ", name_of(wanted.type), " ", wanted.extents,
+                    " ", from.extents, ", but the model expects ", name_of(wanted.type), " ", wanted.extents,
                     cure});
 }
 
@@ -59,22 +59,24 @@ WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& pref
   if (const std::string* const found = find_prefixed(names, key, prefix))
     refuse<io_error>({what, "is missing, ", *found, " is there: ", call, "{.prefix = \"",
                       found->substr(0, found->size() - key.size()), "\"})"});
-  refuse<io_error>({what, "is missing, ", names.empty() ? "there are none" : "there are " + some_of(names)});
+  refuse<io_error>({what, "is missing, ",
+                    names.empty() ? "and the file has no tensors" : "the file has " + some_of(names)});
 }
 
 WEFT_DEFINE void check(const save_options& options) {
   if (options.as && !is_floating(*options.as))
-    refuse<value_error>({"weft: save: ", name_of(*options.as), " is no floating type"});
+    refuse<value_error>({"weft: save: ", name_of(*options.as), " is not a floating type"});
 }
 
 WEFT_DEFINE void require_written(const char* what, const std::string& path) {
   if (path.empty()) refuse<value_error>({"weft: ", what, ": the path is empty"});
   if (path.ends_with(".pt") || path.ends_with(".pth"))
     refuse<value_error>({"weft: ", what, ": ", path,
-                         ": .pt files are read, not written: safetensors.torch.load_file "
-                         "reads a .safetensors file"});
+                         ": .pt files can be read but not written: save a .safetensors file, which "
+                         "safetensors.torch.load_file reads"});
   if (path.ends_with(".json"))
-    refuse<value_error>({"weft: ", what, ": ", path, ": indices of several files are read, not written"});
+    refuse<value_error>(
+        {"weft: ", what, ": ", path, ": indices of several files can be read but not written"});
 }
 
 WEFT_DEFINE void require_no_others(const char* format, const stored_tensors& from) {
@@ -91,13 +93,13 @@ WEFT_DEFINE void require_restorable(const std::string& path, const std::string& 
     detail::refuse_tensor(path, name, from, {t.type, t.whole()});
   if (from.bytes.size() != bytes_of(from.extents, from.type))
     refuse<io_error>({"weft: ", path, ": tensor ", name, name.empty() ? "" : " ", "has ", from.bytes.size(),
-                      " bytes, ", name_of(from.type), " ", from.extents, " needs ",
+                      " bytes, but ", name_of(from.type), " ", from.extents, " needs ",
                       bytes_of(from.extents, from.type)});
   weft::detail::require_memory(t);
   if (from.type == dtype::boolean &&
       std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
     refuse<io_error>({"weft: ", path, ": tensor ", name, name.empty() ? "" : " ",
-                      "is bool, and has bytes other than 0 and 1"});
+                      "is bool, but has bytes other than 0 and 1"});
 }
 
 WEFT_DEFINE void restore(const std::string& path, const std::string& name, const stored_tensor& from,

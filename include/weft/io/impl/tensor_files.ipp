@@ -70,7 +70,7 @@ inline bool is_loaded(const std::shared_ptr<tensor_state>& t, const named_tensor
   const bool is_npy = file.tensors.contains("");
   const std::set<std::string> names = is_npy ? std::set<std::string>{""} : names_in(path);
   if (names.contains(""))
-    refuse<io_error>({"weft: ", path, ": has one tensor without a name: load(path, tensor)"});
+    refuse<io_error>({"weft: ", path, ": holds one unnamed tensor: write load(path, tensor)"});
   refuse_missing(path, options.prefix, key, file.others, names, "load(path, tensors, ");
 }
 
@@ -100,14 +100,14 @@ WEFT_DEFINE stored_tensors read_tensors(const std::string& path, const name_filt
 WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, save_options options) {
   detail::require_written("save", path);
   if (path.ends_with(".npy"))
-    refuse<value_error>({"weft: save: ", path,
-                         ": a .npy file has one tensor without a name: save(path, tensor), "
-                         "or a .npz file"});
+    refuse<value_error>(
+        {"weft: save: ", path,
+         ": a .npy file holds one unnamed tensor: write save(path, tensor), or use a .npz file"});
   stored_tensors file;
   for (const auto& [name, t] : tensors) {
     if (!t) refuse<value_error>({"weft: save: tensor ", name, " is null"});
     if (!file.tensors.emplace(name, stored_tensor{}).second)
-      refuse<value_error>({"weft: save: tensor ", name, " is there twice"});
+      refuse<value_error>({"weft: save: tensor ", name, " occurs twice"});
     file.tensors[name] = detail::stored_as(*t, options);
   }
   if (path.ends_with(".npz")) return write_npz(path, file);
@@ -149,8 +149,8 @@ WEFT_DEFINE void save_tensor(const std::string& path, const std::shared_ptr<tens
   require_written("save", path);
   if (!path.ends_with(".npy"))
     refuse<value_error>({"weft: save: ", path,
-                         ": a tensor without a name is saved to a .npy file; "
-                         "save(path, {{\"name\", x.state()}}) to others"});
+                         ": an unnamed tensor can be saved only to a .npy file; for others, write save(path, "
+                         "{{\"name\", x.state()}})"});
   write_npy(path, stored_as(*t, options));
 }
 
@@ -163,7 +163,7 @@ WEFT_DEFINE stored_tensor load_tensor(const std::string& path, const tensor_spec
   if (found == file.tensors.end() && file.tensors.empty())
     refuse<io_error>({"weft: ", path, ": has no tensor that can be read"});
   if (found == file.tensors.end())
-    refuse<io_error>({"weft: ", path, ": has tensors with names: load(path, {{\"",
+    refuse<io_error>({"weft: ", path, ": holds named tensors: write load(path, {{\"",
                       file.tensors.begin()->first, "\", x.state()}})"});
   if (auto other = conversion(path, "", found->second, wanted, options)) return std::move(*other);
   if (found->second.type != wanted.type || !weft::detail::includes(wanted.extents, found->second.extents))

@@ -54,10 +54,11 @@ WEFT_DEFINE pickle_nodes torch_pickle_parser::parse() {
   if (text_.size() > max_pickle) fail("larger than 64 MiB");
   if (number(1) != 0x80) fail("does not start with its protocol");
   if (const auto protocol = number(1); protocol != 2)
-    fail("is of protocol " + std::to_string(protocol) + ", weft reads 2, which torch.save writes by default");
+    fail("uses protocol " + std::to_string(protocol) +
+         ", but weft reads only 2, which torch.save writes by default");
   while (step()) {}
   all_.root = pop();
-  if (!stack_.empty() || at_ != text_.size()) fail("goes on after the value");
+  if (!stack_.empty() || at_ != text_.size()) fail("continues after the value");
   return std::move(all_);
 }
 
@@ -121,7 +122,7 @@ WEFT_DEFINE bool torch_pickle_parser::step() {
     case 'j': recall(number(4)); break;
     case 'Q': {
       const std::uint32_t id = pop();
-      if (all_.nodes[id].kind != pickle_kind::tuple) fail("a storage that is not described by a tuple");
+      if (all_.nodes[id].kind != pickle_kind::tuple) fail("a storage is not described by a tuple");
       pickle_node storage = all_.nodes[id];
       storage.kind = pickle_kind::storage;
       all_.nodes.push_back(storage);
@@ -153,7 +154,7 @@ WEFT_DEFINE void torch_pickle_parser::push_integer() {
 WEFT_DEFINE void torch_pickle_parser::push_text() {
   const auto bytes = static_cast<std::size_t>(number(4));
   const std::size_t begin = at_;
-  if (!is_utf8(take(bytes))) fail("a text is not UTF-8");
+  if (!is_utf8(take(bytes))) fail("a string is not UTF-8");
   push(pickle_kind::text);
   all_.nodes.back().first = static_cast<std::uint32_t>(begin);
   all_.nodes.back().size = static_cast<std::uint32_t>(bytes);
@@ -175,7 +176,7 @@ WEFT_DEFINE void torch_pickle_parser::push_name() {
     std::string shown(name.substr(0, 100));
     std::replace(shown.begin(), shown.end(), '\n', '.');
     fail("names " + shown +
-         ", which weft does not read: torch.save(model.state_dict(), file) writes tensors alone");
+         ", which weft does not read: torch.save(model.state_dict(), file) writes only tensors");
   }
   push(pickle_kind::name);
   all_.nodes.back().first = static_cast<std::uint32_t>(begin);
@@ -238,7 +239,7 @@ WEFT_DEFINE void torch_pickle_parser::move_to(pickle_kind kind, std::size_t begi
 }
 
 WEFT_DEFINE void torch_pickle_parser::remember(std::uint64_t index) {
-  if (index > text_.size()) fail("remembers more values than it has");
+  if (index > text_.size()) fail("stores more values than it has");
   const std::uint32_t value = pop();
   stack_.push_back(value);
   if (memo_.size() <= index) memo_.resize(static_cast<std::size_t>(index) + 1, mark);
@@ -247,20 +248,21 @@ WEFT_DEFINE void torch_pickle_parser::remember(std::uint64_t index) {
 
 WEFT_DEFINE void torch_pickle_parser::recall(std::uint64_t index) {
   if (index >= memo_.size() || memo_[static_cast<std::size_t>(index)] == mark)
-    fail("recalls a value that it has not remembered");
+    fail("recalls a value that it has not stored");
   stack_.push_back(memo_[static_cast<std::size_t>(index)]);
 }
 
 WEFT_DEFINE void torch_pickle_parser::call() {
   const std::uint32_t arguments = pop(), function = pop();
   const pickle_node to = all_.nodes[function], from = all_.nodes[arguments];
-  if (to.kind != pickle_kind::name || from.kind != pickle_kind::tuple) fail("calls what is no function");
+  if (to.kind != pickle_kind::name || from.kind != pickle_kind::tuple)
+    fail("calls something that is not a function");
   const std::string_view name = std::string_view(text_).substr(to.first, to.size);
   if (name == "collections\nOrderedDict" && from.size == 0) return push(pickle_kind::dict);
   if (name == "torch\nSize" && from.size == 1) return stack_.push_back(all_.links[from.first].node);
   if (name == "torch\ndevice") return push(pickle_kind::other);
   if (std::find(std::begin(known_functions), std::end(known_functions), name) == std::end(known_functions))
-    fail("calls what is no function");
+    fail("calls something that is not a function");
   const std::uint32_t value = add(pickle_kind::call);
   append(value, function);
   all_.links.back().next = from.first;

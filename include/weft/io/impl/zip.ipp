@@ -56,12 +56,12 @@ WEFT_DEFINE zip_file::place zip_file::find_directory() const {
     if (std::string_view(tail).substr(i, 4) == "PK\5\6" &&
         detail::zip_number(tail, i + 20, 2) == most - i - detail::zip_end_bytes)
       end = i;
-  if (end == tail.npos) fail({"no end of the directory: the file is incomplete or no archive"});
+  if (end == tail.npos) fail({"no end of the directory: the file is incomplete or not an archive"});
   const auto in_tail = [&](std::size_t at, std::size_t bytes) {
     return detail::zip_number(tail, end + at, bytes);
   };
   if (in_tail(4, 2) != 0 || in_tail(6, 2) != 0 || in_tail(8, 2) != in_tail(10, 2))
-    fail({"an archive of several parts"});
+    fail({"the archive has several parts"});
   place where{in_tail(16, 4), in_tail(12, 4), in_tail(10, 2)};
   std::uint64_t limit = size() - most + end;
   const bool is_large =
@@ -119,10 +119,10 @@ WEFT_DEFINE void zip_file::read_directory(std::string_view directory, const plac
         m.bytes > where.at - m.at - detail::zip_local_bytes - name)
       fail({"member ", m.name, " is not in the file"});
     if (m.method == 0 ? m.size != m.bytes : m.size / most_inflation > m.bytes)
-      fail({"member ", m.name, " of ", m.bytes, " bytes cannot have ", m.size});
+      fail({"member ", m.name, " of ", m.bytes, " bytes cannot inflate to ", m.size});
     directory.remove_prefix(bytes);
     const std::string key = m.name;
-    if (!members_.emplace(key, std::move(m)).second) fail({"member ", key, " is there twice"});
+    if (!members_.emplace(key, std::move(m)).second) fail({"member ", key, " occurs twice"});
   }
   if (count != where.members) fail({"the directory has ", count, " members instead of ", where.members});
 }
@@ -144,7 +144,7 @@ WEFT_DEFINE std::vector<char> zip_file::read(const zip_member& m) const {
   file_.read(m.at, header.data(), header.size());
   if (!header.starts_with("PK\3\4") || detail::zip_number(header, 26, 2) != m.name.size() ||
       !header.ends_with(m.name))
-    fail({"member ", m.name, " has the header of another"});
+    fail({"member ", m.name, " has the header of another member"});
   const std::uint64_t data = m.at + header.size() + detail::zip_number(header, 28, 2);
   std::vector<char> bytes(static_cast<std::size_t>(m.bytes));
   file_.read(data, bytes.data(), bytes.size());
@@ -154,7 +154,7 @@ WEFT_DEFINE std::vector<char> zip_file::read(const zip_member& m) const {
     bytes = std::move(inflated);
   }
   if (m.crc != 0 && crc32({bytes.data(), bytes.size()}) != m.crc)
-    fail({"member ", m.name, " is corrupt: its CRC-32 is another"});
+    fail({"member ", m.name, " is corrupt: its CRC-32 does not match"});
   return bytes;
 }
 

@@ -12,8 +12,8 @@ namespace detail {
 
 WEFT_DEFINE void refuse_training() {
   refuse<value_error>(
-      {"weft: onnx: batch norm in training and mixtures of experts cannot be exported: the "
-       "first after set_training(model, false)"});
+      {"weft: onnx: batch norm in training and mixtures of experts cannot be exported: for batch norm, call "
+       "set_training(model, false) first"});
 }
 WEFT_DEFINE void refuse_routing() {
   refuse<value_error>({"weft: onnx: mixtures of experts cannot be exported"});
@@ -46,7 +46,7 @@ WEFT_DEFINE void exporter::add_known(const std::shared_ptr<tensor_state>& t, con
 
 WEFT_DEFINE void exporter::add_input(const onnx_input& input) {
   if (values_.find(input.state.get()))
-    refuse<value_error>({"weft: onnx: input ", input.name, ": another input is the same tensor"});
+    refuse<value_error>({"weft: onnx: input ", input.name, ": the same tensor is another input, too"});
   if (static_cast<int>(input.dims.size()) > input.extents.order)
     refuse<value_error>({"weft: onnx: input ", input.name, ": there are ", input.dims.size(), " names for ",
                          input.extents.order, " dims"});
@@ -115,13 +115,13 @@ WEFT_DEFINE exporter::recurrence exporter::begin(const std::shared_ptr<tensor_st
   if (first) {
     if (!(first->extents == extents))
       refuse<shape_error>({"weft: recurrence: the first state has the shape ", first->extents,
-                           ", a state the shape ", extents});
+                           ", but later states the shape ", extents});
     state.extents = known(first).extents;
     start = known(first).name;
   } else {
     if (!sequence.extents.back().is_number())
       refuse<value_error>(
-          {"weft: onnx: a recurrence over a number of features that is not known needs a first state"});
+          {"weft: onnx: a recurrence over an unknown number of features needs a first state"});
     for (int d = 0; d < extents.order; ++d)
       state.extents.push_back(from[d] < -1 ? sequence.extents[static_cast<std::size_t>(-1 - from[d])]
                                            : extent{extents[d]});
@@ -192,7 +192,7 @@ WEFT_DEFINE void exporter::write(const std::string& path) {
   for (std::size_t i = 0; i < options_.inputs.size(); ++i) {
     const onnx_input& input = options_.inputs[i];
     if (!is_read_[i])
-      refuse<value_error>({"weft: onnx: input ", input.name, " is no operand of the expression"});
+      refuse<value_error>({"weft: onnx: input ", input.name, " is not an operand of the expression"});
     file_.add_input(input.name, input.state->type, dimensions_of(known(input.state).extents, input.name));
   }
   file_.write(path, options_.storage);

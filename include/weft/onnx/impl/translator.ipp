@@ -383,7 +383,7 @@ WEFT_DEFINE std::string translator::composed(const node& n) {
     case detail::number_of<op::conv2d>: return convolution(n, "Conv");
     case detail::number_of<op::conv_transpose2d>: return convolution(n, "ConvTranspose");
     case detail::number_of<op::max_pool2d>:
-      if (n.result.type == dtype::i64) refuse_op(n, "MaxPool has no elements of i64");
+      if (n.result.type == dtype::i64) refuse_op(n, "MaxPool does not support i64");
       return pool2d(n, "MaxPool");
     case detail::number_of<op::avg_pool2d>: return pool2d(n, "AveragePool");
     case detail::number_of<op::batch_norm>: return batch_norm(n);

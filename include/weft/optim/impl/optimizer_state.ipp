@@ -23,7 +23,7 @@ WEFT_DEFINE void refuse_step(bool has_parameters) {
 WEFT_DEFINE void refuse_step(const std::string& parameter, const tensor_state& gradient, const device& here) {
   refuse<device_error>({"weft: optimizer: step: the gradient of parameter ", parameter, " of shape ",
                         gradient.extents, " is on device ", gradient.where->name(),
-                        ", the context computes on ", here->name(),
+                        ", but the context computes on ", here->name(),
                         ": pass the context of the tape: optimizer.step(model, 1, c)"});
 }
 
@@ -104,13 +104,13 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now, const char* model)
     if (owner != owners_.end() && owner->first == name && owner->second.lock() != p)
       refuse<usage_error>(
           {"weft: optimizer: step: parameter ", name,
-           " is not the one of the steps before, of a model that is alive: make an optimizer "
-           "for each model, and for each run; checkpoints take its state from one run to the next"});
+           " is not the one of earlier steps, whose model is still alive: make an optimizer for each model, "
+           "and for each run; checkpoints carry its state from one run to the next"});
     const auto known =
         std::partition_point(names.begin(), names.end(), [&](const auto& n) { return n.first < p.get(); });
     if (known != names.end() && known->first == p.get() && *known->second != name)
       refuse<usage_error>({"weft: optimizer: step: parameter ", name, " was ", *known->second,
-                           " in steps before: pass the same model to every step (parameters without a "
+                           " in earlier steps: pass the same model to every step (parameters without a "
                            "gradient do not change), or make an optimizer for each part"});
   }
   for (const auto& [name, p] : now)
@@ -123,7 +123,7 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now, const char* model)
 WEFT_DEFINE void optimizer_state::keep_for(const std::shared_ptr<const void>& run) {
   if (!run_.of.expired())
     throw usage_error(
-        "weft: bind: the optimizer updates the model of another run, whose steps it counts: make an "
+        "weft: bind: the optimizer already updates the model of another run and counts its steps: make an "
         "optimizer for each run");
   run_.of = run;
 }
@@ -138,9 +138,9 @@ WEFT_DEFINE std::size_t optimizer_state::place_of(std::string_view kind, std::st
 WEFT_DEFINE void optimizer_state::insert(std::size_t place, std::string_view kind, std::string_view name,
                                          std::shared_ptr<tensor_state> t) {
   if (!is_kind(kind))
-    refuse<value_error>({"weft: optimizer: \"", kind,
-                         "\" is no kind of state: a kind is a word without "
-                         "\".\", \"#\" or line ends"});
+    refuse<value_error>(
+        {"weft: optimizer: \"", kind,
+         "\" is not a valid kind of state: a kind must be a word without \".\", \"#\" or line ends"});
   slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
                 slot{std::string(kind), std::string(name), std::move(t)});
 }

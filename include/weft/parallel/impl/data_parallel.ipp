@@ -31,7 +31,7 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
   groups_.divide_experts(experts.among, experts.shards, experts.replicas);
   if (o.offload_parameters && (o.divide != sharding::parameters || groups_.parts() == 1 ||
                                (experts.shards && experts.shards->size() == 1)))
-    throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
+    throw usage_error("weft: bind: parameters can be offloaded only where several ranks shard them");
   for (const unit& u : units_)
     for (const member& m : u.members)
       if (u.parts() > 1 && m.whole->runs > 0) weft::detail::refuse_second_run(m.name);
@@ -244,7 +244,7 @@ WEFT_DEFINE state_ptr data_parallel_hooks::whole_of(const std::string& name, con
   const unit& of = units_[static_cast<std::size_t>(at.unit)];
   const member& m = of.members[static_cast<std::size_t>(at.member)];
   if (local->extents.size() != m.local->extents.size())
-    refuse<value_error>({"weft: a tensor of shape ", local->extents, " is no state of parameter ", name,
+    refuse<value_error>({"weft: a tensor of shape ", local->extents, " cannot be state of parameter ", name,
                          ", of which this rank has ", m.local->extents});
   auto copy = make_state(where_, m.whole->extents, local->type);
   if (of.parts() == 1) {
@@ -296,9 +296,9 @@ WEFT_DEFINE index_t data_parallel_hooks::parameter_bytes() const {
 
 WEFT_DEFINE void data_parallel_hooks::check(const std::string& name, const tensor_state& p) {
   if (p.type != dtype::f32)
-    refuse<value_error>(
-        {"weft: bind: parameter ", name, " is ", name_of(p.type),
-         ", not f32: precision::bf16 and f16 are for f32 parameters; others are trained without bind"});
+    refuse<value_error>({"weft: bind: parameter ", name, " is ", name_of(p.type),
+                         ", not f32: bind needs f32 parameters, also for precision::bf16 and f16; train "
+                         "others without bind"});
 }
 
 WEFT_DEFINE void data_parallel_hooks::take(int u) {

@@ -37,7 +37,7 @@ WEFT_DEFINE distributed_context::distributed_context(const device& where, const 
   training_.state->keep_for(alive_);
   if (training_.scales_loss && o.hook)
     throw usage_error(
-        "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
+        "weft: bind: a hook may keep unsent gradients at the loss scale of their step, which changes with "
         "f16; use bf16");
   set_scale();
   if (o.offload_optimizer) training_.state->keep_on(*o.offload_optimizer);
@@ -107,11 +107,10 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   deliver_gradients();
   require_agreement(micro_batches, passes);
   if (passes < micro_batches)
-    refuse<usage_error>(
-        {"weft: step: there ", passes == 1 ? "was " : "were ", passes, " backward pass",
-         passes == 1 ? "" : "es", " since the last step, and gradients of ", micro_batches,
-         " micro-batches are to be averaged: of m losses in one backward pass, take the mean; "
-         "run.zero_grad() begins the step anew"});
+    refuse<usage_error>({"weft: step: there ", passes == 1 ? "was " : "were ", passes, " backward pass",
+                         passes == 1 ? "" : "es", " since the last step, but gradients of ", micro_batches,
+                         " micro-batches are to be averaged: for several losses in one backward pass, take "
+                         "their mean; run.zero_grad() starts the step over"});
   passes_seen_ = backward_passes();
   const double mean = mean_factor(o);
   return apply(measured(o, mean), mean > 0);
@@ -121,8 +120,8 @@ WEFT_DEFINE void distributed_context::deliver_gradients() {
   if (!hooks_) return;
   if (training_.scales_loss && parallel_->has_other_gradients())
     throw usage_error(
-        "weft: step: tapes of other contexts have left gradients in a model in f16, without the scale of its "
-        "loss: drop them, run.zero_grad(), or use bf16");
+        "weft: step: tapes of other contexts have left gradients in an f16 model without its loss scale: "
+        "drop them with run.zero_grad(), or use bf16");
   parallel_->deliver_gradients();
 }
 
@@ -176,8 +175,9 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches,
     const std::int64_t* const other = all.data() + mine.size() * static_cast<std::size_t>(r);
     if (other[0] != all[0])
       refuse<usage_error>({"weft: step: rank 0 has ", all[0], " micro-batches and rank ", r, " has ",
-                           other[0], ": ranks that process different data have equally many in a step "
-                           "(run.join is for those without a batch)"});
+                           other[0],
+                           ": ranks that process different data must have equally many in a step (run.join "
+                           "is for ranks without a batch)"});
     if (std::min(other[1], all[1]) < micro_batches)
       refuse<usage_error>({"weft: step: of ", micro_batches, " micro-batches, rank 0 has had ", all[1],
                            " backward passes and rank ", r, " has had ", other[1]});
@@ -185,8 +185,8 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches,
       if (other[i + 2] != all[i + 2])
         refuse<usage_error>({"weft: step: parameter ", compared_[i].first, " has a gradient on rank ",
                              all[i + 2] ? 0 : r, " and none on rank ", all[i + 2] ? r : 0,
-                             ": losses of ranks that process different data read the same parameters; add 0 "
-                             "times a sum over it to the loss that does not"});
+                             ": the losses of ranks that process different data must read the same "
+                             "parameters; add 0 times its sum to the loss that does not"});
   }
   throw usage_error("weft: step: ranks disagree about the gradients that they have");
 }
@@ -269,9 +269,9 @@ WEFT_DEFINE void distributed_context::deliver_for(const char* what) {
   prepared();
   if (backward_passes() == passes_seen_ && !begins_update_)
     refuse<usage_error>({"weft: ", what,
-                         ": no backward pass has gone through this run since the last step, which has used "
-                         "its gradients: step() returns their norm, and ",
-                         what, "() is called before it"});
+                         ": no backward pass has gone through this run since the last step, which consumed "
+                         "the gradients: step() returns their norm; call ",
+                         what, "() before it"});
   deliver_gradients();
 }
 
@@ -302,8 +302,8 @@ WEFT_DEFINE int distributed_context::join(bool has_batch) {
 WEFT_DEFINE void distributed_context::divide_experts(parallel::expert_division by) {
   if (by.among && options_.local_steps > 1)
     throw usage_error(
-        "weft: bind: ranks that divide experts have the same values of all other parameters in every step: "
-        "local_steps do not go with the axis ep");
+        "weft: bind: ranks that divide experts must agree on all other parameters in every step: local_steps "
+        "cannot be combined with the axis ep");
   experts_divided_ = std::move(by);
   experts_ = experts_divided_.exchange.get();
 }

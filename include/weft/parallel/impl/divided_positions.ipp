@@ -21,17 +21,18 @@ WEFT_DEFINE void divided_positions::check(const char* reader, const device& wher
                                           index_t positions) const {
   if (where->computes() && message_device(where, ranks_.get()) != where)
     refuse<device_error>({"weft: ", reader, ": on device ", where->name(),
-                          ": positions are divided on devices whose memory messages can use"});
+                          ": positions can be divided only on devices whose memory messages can use"});
   if (!division_)
-    refuse<usage_error>({"weft: ", reader,
-                         ": the number of positions of all ranks is not known: call "
-                         "run.part_of_context(length) before"});
+    refuse<usage_error>(
+        {"weft: ", reader,
+         ": the number of positions of all ranks is not known: call run.part_of_context(length) first"});
   if (positions != division_->count(rank()))
     refuse<usage_error>({"weft: ", reader, ": an operand of shape ", to_string(extents), " has ", positions,
-                         " positions: this rank has ", division_->count(rank()), " of ", division_->length(),
-                         ", the length that run.part_of_context was told last. Programs and their backward "
-                         "passes are of sequences of that length, and ranks that divide positions cannot "
-                         "attend to keys that each of them has whole"});
+                         " positions, but this rank has ", division_->count(rank()), " of ",
+                         division_->length(),
+                         ", the length last given to run.part_of_context. Programs and their backward passes "
+                         "must use sequences of that length, and ranks that divide positions cannot attend "
+                         "to keys that each of them has whole"});
 }
 
 WEFT_DEFINE void divided_positions::gather_choices(const device& where, runtime::row_choices& rows,

@@ -81,7 +81,7 @@ WEFT_DEFINE void refuse_other_models(communicator& ranks, const comm_options& o,
     return shared_text(ranks, std::move(text), r, o);
   };
   const std::string of_first = text_of(0), of_other = text_of(other);
-  refuse<usage_error>({"weft: bind: the ranks have other models: parameter or buffer ", first, " is ",
+  refuse<usage_error>({"weft: bind: the ranks have different models: parameter or buffer ", first, " is ",
                        of_first, " on rank 0, and ", of_other, " on rank ", other});
 }
 
@@ -120,7 +120,7 @@ WEFT_DEFINE void require_elements_here(const std::string& name, const tensor_sta
   weft::detail::await_elements(t);
   if (t.divided && !t.is_part_of_layer())
     refuse<value_error>(
-        {"weft: bind: parameter ", name, " was divided among the ranks of another run, which has its rows"});
+        {"weft: bind: parameter ", name, " is divided among the ranks of another run, which holds its rows"});
   if (t.rows_in_run) weft::detail::refuse_second_run(name);
 }
 

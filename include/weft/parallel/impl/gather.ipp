@@ -21,8 +21,8 @@ WEFT_DEFINE parameter_gatherer::parameter_gatherer(std::vector<unit>& units, con
   check_message_type("param_dtype", type_);
   if (type_ != dtype::f32 && !apart_)
     throw usage_error(
-        "weft: bind: param_dtype needs a strategy that divides parameters: elsewhere what is sent is what "
-        "is trained");
+        "weft: bind: param_dtype needs a strategy that shards parameters: other strategies send the trained "
+        "parameters themselves");
   for (const unit& u : units) states_.push_back({std::vector<bool>(u.members.size(), true), {}});
 }
 

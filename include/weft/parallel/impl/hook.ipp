@@ -73,7 +73,7 @@ WEFT_DEFINE void low_rank::draw_zero_columns(philox_key key, index_t first) cons
 }  // namespace detail
 
 WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
-  if (o.rank < 1) refuse<usage_error>({"weft: power_sgd: a rank of ", o.rank});
+  if (o.rank < 1) refuse<usage_error>({"weft: power_sgd: the rank must be 1 or more, not ", o.rank});
   gradient_hook hook = [o](const gradient_bucket& b) {
     auto& s = b.remembered<detail::power_sgd_state>();
     if (s.steps++ < o.start_step)

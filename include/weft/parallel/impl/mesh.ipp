@@ -22,7 +22,7 @@ WEFT_DEFINE const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
       refuse<usage_error>({"weft: mesh: ", name_of(a), " is ", sizes.of(a), ": expected 1 or more"});
   if (sizes.ranks() != ranks)
     refuse<usage_error>(
-        {"weft: mesh: ", weft::to_string(sizes), " needs ", sizes.ranks(), " ranks, there are ", ranks});
+        {"weft: mesh: ", weft::to_string(sizes), " needs ", sizes.ranks(), " ranks, but there are ", ranks});
   return sizes;
 }
 

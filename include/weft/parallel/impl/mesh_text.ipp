@@ -44,7 +44,7 @@ WEFT_DEFINE mesh_sizes with_ranks(mesh_sizes sizes, int ranks) {
     const std::int64_t others = sizes.ranks();
     if (ranks < 1 || ranks % others != 0)
       weft::refuse<usage_error>({"weft: mesh: ", to_string(sizes), " with ", name_of(a),
-                                 " auto needs a multiple of ", others, " ranks, there are ", ranks});
+                                 " auto needs a multiple of ", others, " ranks, but there are ", ranks});
     sizes.of(a) = ranks / static_cast<int>(others);
   }
   return check_mesh(sizes, ranks);

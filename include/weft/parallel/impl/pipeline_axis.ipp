@@ -11,10 +11,11 @@ namespace parallel {
 
 WEFT_DEFINE mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
   if (ranks % o.stages)
-    weft::refuse<usage_error>({"weft: pipeline: ", o.stages, " stages for ", ranks, " ranks"});
+    weft::refuse<usage_error>({"weft: pipeline: ", o.stages, " stages do not divide ", ranks, " ranks"});
   const int data = std::max(1, ranks / o.stages / o.layer_ranks);
   if (data % o.context_ranks)
-    weft::refuse<usage_error>({"weft: pipeline: ", o.context_ranks, " ranks that divide positions for ", data,
+    weft::refuse<usage_error>({"weft: pipeline: ", o.context_ranks,
+                               " ranks that divide positions do not divide the ", data,
                                " ranks of each stage"});
   return parameter_mesh(o, ranks);
 }
@@ -29,9 +30,9 @@ WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages,
         {"weft: pipeline: the schedule for ", stages, " stages and ", micro_batches, " micro-batches ", why});
   };
   if (s.stages() != stages || s.micro_batches != micro_batches)
-    refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
+    refuse("is for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
   if (!divides_backward && weft::detail::divides_backward(s))
-    refuse("divides backward steps, for which the policy must ask: pp<pipeline::zb_h1>, or pp<make, true>");
+    refuse("splits backward steps, which the policy must allow: pp<pipeline::zb_h1>, or pp<make, true>");
   if (!s.flush && s.chunks() != stages)
     refuse("updates parameters after each backward step, which needs one chunk on each stage: it has " +
            std::to_string(s.chunks()));
@@ -48,13 +49,11 @@ WEFT_DEFINE void refuse_without_flush(const parallel_options& o, double clip, bo
         "step_options::clip needs the norm of the gradient over all stages, which do not wait for each "
         "other; set it to 0");
   if (scales_loss)
-    refuse(
-        "the scale of the loss of precision::f16 follows from the gradients of all stages; use "
-        "precision::bf16");
+    refuse("the loss scale of precision::f16 depends on the gradients of all stages; use precision::bf16");
   if (o.divide != sharding::none)
     refuse(
-        "fsdp divides parameters or the state of the optimizer among ranks, each stage keeps whole "
-        "versions of its parameters; use dp");
+        "fsdp shards parameters or optimizer state among ranks, but each stage keeps whole versions of its "
+        "parameters; use dp");
   if (o.local_steps > 1)
     refuse("local_steps is " + std::to_string(o.local_steps) + ": ranks would keep different versions");
 }

@@ -225,7 +225,7 @@ WEFT_DEFINE void pipeline_context::use_schedule(index_t micro_batches) {
                                 micro_batches, divides_backward_);
   if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
     refuse<usage_error>({"weft: pipeline: the schedule for ", micro_batches,
-                         " micro-batches puts chunks on other stages than the one before"});
+                         " micro-batches puts chunks on other stages than the previous one"});
   if (holds_parameters()) tied_->check(s);
   schedule_ = std::move(s);
 }
@@ -236,16 +236,16 @@ WEFT_DEFINE void pipeline_context::use_any_schedule() {
     } catch (const usage_error&) {
     } catch (const value_error&) {}
   refuse<usage_error>(
-      {"weft: pipeline: the first step says for how many micro-batches its schedule is, and "
-       "there is none for ",
+      {"weft: pipeline: the first step determines for how many micro-batches the schedule is, and there is "
+       "no schedule for ",
        sizes_.pp, " or ", 2 * sizes_.pp, " of them: call run.prepare(loss, micro_batches) before run.eval"});
 }
 
 WEFT_DEFINE pipeline_context::in_statement::in_statement(pipeline_context& run) : run_(run) {
   if (run_.in_statement_)
     throw usage_error(
-        "weft: pipeline: step, eval or prepare inside of a loss or value that the stages compute, each at "
-        "another time: evaluate before the step");
+        "weft: pipeline: step, eval or prepare was called inside a loss or value, which the stages compute "
+        "at different times: call it before the step");
   run_.in_statement_ = true;
 }
 
@@ -362,7 +362,7 @@ WEFT_DEFINE int pipeline_context::chunk_after(index_t blocks) const {
 WEFT_DEFINE void pipeline_context::refuse_blocks(index_t found) const {
   refuse<usage_error>({"weft: pipeline: a statement with ", found,
                        " blocks (of repeats), but the model was divided by one with ", blocks_,
-                       ": all losses must apply all blocks, values no more of them"});
+                       ": all losses must apply all blocks, and values no more than those"});
 }
 
 WEFT_DEFINE void pipeline_context::before_backward(int chunk, int micro_batch) {

@@ -21,12 +21,13 @@ WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const r
       sends_(o.local_steps == 1) {
   if ((hook_ || !sends_) && o.divide != sharding::none)
     refuse<usage_error>({"weft: bind: ", (hook_ ? "a gradient hook needs" : "local steps need"),
-                         " ranks that hold everything, not a sharded strategy"});
+                         " ranks that hold the whole model, not a sharded strategy"});
   if (!sends_ && (hook_ || type_ != dtype::f32))
     refuse<usage_error>({"weft: bind: ", (hook_ ? "a gradient hook" : "reduce_dtype"),
-                         " says how gradients are sent, and ranks that take local steps send none"});
+                         " says how gradients are sent, but ranks that take local steps send none"});
   if (hook_ && type_ != dtype::f32)
-    throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
+    throw usage_error(
+        "weft: bind: reduce_dtype says how gradients are sent, but so does the hook: use one of them");
   check_message_type("reduce_dtype", type_);
   for (std::size_t u = 0; u < units.size(); ++u)
     states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});

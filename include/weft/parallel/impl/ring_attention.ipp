@@ -36,7 +36,8 @@ WEFT_DEFINE bool ring_attention::attend(const device& where, std::string_view op
   const strided &q = o.in[0], &k = o.in[1];
   check("attention", where, q.extents, q.extents[1]);
   check("attention", where, k.extents, k.extents[1]);
-  if (o.at[1] != 0) throw usage_error("weft: attention: over the positions of several ranks, with an offset");
+  if (o.at[1] != 0)
+    throw usage_error("weft: attention: an offset is not supported where ranks divide positions (axis cp)");
   options_ = with;
   device_ = &where;
   op == "context_attention_backward" ? attend_backward(o) : attend_forward(o);

@@ -62,7 +62,7 @@ WEFT_DEFINE std::vector<block_range> divided_by_cost(const std::vector<double>& 
   if (chunks < 1 || parts > std::max<std::size_t>(n, 1))
     refuse<usage_error>(
         {"weft: pipeline: ", chunks, " chunks for the ", n,
-         " blocks of the model: expected at most one chunk a block (the blocks of a repeat)"});
+         " blocks of the model: expected at most one chunk per block (the blocks of a repeat)"});
   std::vector<double> sum(n + 1, before);  // sum[i]: cost of the first i blocks
   for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
   // best[c][i]: the minimal largest chunk cost of the first i blocks in c + 1 chunks; cut[c][i]: where the

@@ -88,8 +88,9 @@ WEFT_DEFINE tensor_list described_operands(const runtime::operands& read, step_f
 WEFT_DEFINE void require_unchanged(const runtime::module_contents& before,
                                    const runtime::module_contents& after) {
   if (before.numbers == after.numbers && before.versions == after.versions) return;
-  throw value_error("weft: step: the loss of a micro-batch changes what blocks of an earlier one hold, and "
-                    "all are made before the first is evaluated (.graph = true)");
+  throw value_error(
+      "weft: step: the loss of a micro-batch changes what blocks of an earlier loss hold, but all losses are "
+      "built before the first is evaluated (.graph = true)");
 }
 
 WEFT_DEFINE step_graph::step_graph(context& c, step_form form, const tensor_list& read)
@@ -126,7 +127,7 @@ WEFT_DEFINE void step_graph::record(std::span<const context::random_state> begin
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       if (inputs_[i] && read[i]->grad)
         refuse<usage_error>({"weft: step: a step in which an operand of shape ", read[i]->extents,
-                             " gets a gradient and is no parameter cannot be recorded (.graph = true)"});
+                             " that is not a parameter gets a gradient cannot be recorded (.graph = true)"});
     arena_ = context_.arena_memory();
     work_ = recording.end();
   } catch (...) {

@@ -14,8 +14,9 @@ WEFT_DEFINE void whole_exchange::add(whole_computation c) {
   const place at = found(c.name);
   const index_t own = at.what->size(at.of->part(), at.of->parts());
   if (c.own->extents.size() != own)
-    refuse<value_error>({"weft: optimizer: a computation on the whole of parameter ", c.name, ": there are ",
-                         c.own->extents.size(), " elements, of the parameter this rank has ", own});
+    refuse<value_error>({"weft: optimizer: a computation on the whole of parameter ", c.name, " has ",
+                         c.own->extents.size(), " elements, but this rank's part of the parameter has ",
+                         own});
   auto q = std::find_if(waiting_.begin(), waiting_.end(), [&](const std::vector<item>& w) {
     return w.empty() || &sharing(*w[0].at.of) == &sharing(*at.of);
   });

@@ -180,7 +180,7 @@ template <mistake Kind, class Stage, class Step, class Peer>
 struct schedule_refused {
   static_assert(sizeof(Stage) == 0,
                 "weft: pipeline: the schedule cannot run: see the mistake, stage, step and peer of "
-                "schedule_refused<>; docs/schedules.md has the cure");
+                "schedule_refused<>; docs/schedules.md says what to change");
   static constexpr bool value = false;
 };
 

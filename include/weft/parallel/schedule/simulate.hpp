@@ -150,7 +150,7 @@ class simulator {
 /// with the finding, if the schedule does not pass `check`. Cost: linear in the number of steps.
 constexpr timing simulate(const schedule& s, const costs& c = {}) {
   for (const double cost : {c.forward, c.input, c.weight, c.send})
-    if (!(cost >= 0)) throw value_error("simulate: a cost is negative or no number");
+    if (!(cost >= 0)) throw value_error("simulate: a cost is negative or not a number");
   if (const auto f = check(s)) throw value_error("simulate: " + to_text(*f));
   return detail::simulator(s, c).run();
 }

@@ -81,24 +81,21 @@ class position_walk {
 
   [[noreturn]] static void refuse_reading(const position_node& n) {
     refuse<usage_error>({"weft: context: ", n.name,
-                         " reads along positions, of which this rank has a part (axis cp): attention "
-                         "alone reads those of other ranks. Use a policy without cp"});
+                         " reads along positions, of which this rank has only a part (axis cp): only "
+                         "attention reads those of other ranks. Use a policy without cp"});
   }
   [[noreturn]] void refuse_sum(const position_node& n, int k) const {
     const int from = origin_[n.operand[k]];
-    refuse<usage_error>(
-        {"weft: context: ", from < 0 ? "a sum" : at(from).name,
-         " over positions is that of this rank alone "
-         "(axis cp), and ",
-         n.name,
-         " reads it as if it were of all: losses may depend on it linearly. "
-         "sum_over_positions(sum(...)) is the sum over all ranks, a constant in backward; where it has a "
-         "gradient, use a policy without cp"});
+    refuse<usage_error>({"weft: context: ", from < 0 ? "a sum" : at(from).name,
+                         " over positions covers only those of this rank (axis cp), but ", n.name,
+                         " reads it as if it covered all: losses may depend on it only linearly. "
+                         "sum_over_positions(sum(...)) is the sum over all ranks, but a constant in "
+                         "backward; where it needs a gradient, use a policy without cp"});
   }
   [[noreturn]] void refuse_counted(const position_node& n, int k) const {
     refuse<usage_error>({"weft: context: ", n.name, " reads an operand of shape ", at(n.operand[k]).extents,
-                         " that counts positions from 0 on every rank, beside the positions that this rank "
-                         "has (axis cp): pass own.positions(), as in wpe(own.positions())"});
+                         " that counts positions from 0 on every rank, together with the positions of this "
+                         "rank (axis cp): pass own.positions(), as in wpe(own.positions())"});
   }
   position_place sum_made_by(int i) {
     origin_[i] = i;
@@ -235,8 +232,9 @@ class position_walk {
       case result: return other_result(n, p);
       case all_ranks:
         refuse<usage_error>(
-            {"weft: context: sum_over_positions adds up what ranks have, and these are elements at other "
-             "positions on each: sum_over_positions(sum(...)), over the dim of positions"});
+            {"weft: context: sum_over_positions adds up the values of all ranks, but these elements are at "
+             "different positions on each rank: write sum_over_positions(sum(...)), over the dim of "
+             "positions"});
       default: return by_indices(i, n);
     }
   }

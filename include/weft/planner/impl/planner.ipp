@@ -59,7 +59,8 @@ WEFT_DEFINE std::vector<candidate> candidates(int ranks, index_t batch, const me
   if (batch < 1) refuse<value_error>({"weft: planner: candidates: a batch of ", batch, " samples"});
   for (const mesh_axis a : mesh_axes)
     if (most.of(a) < 1)
-      refuse<value_error>({"weft: planner: candidates: at most ", most.of(a), " ranks along ", name_of(a)});
+      refuse<value_error>({"weft: planner: candidates: the limit must be 1 or more, not ", most.of(a),
+                           " ranks along ", name_of(a)});
   std::vector<candidate> all;
   const auto add = [&](const mesh_sizes& sizes) {
     const index_t of_rank = batch / detail::data_ranks(sizes);
@@ -74,7 +75,7 @@ WEFT_DEFINE std::vector<candidate> candidates(int ranks, index_t batch, const me
 WEFT_DEFINE forecast forecast_of(const cluster& c, const candidate& way, const traced_job& job) {
   if (way.sizes.ranks() != c.ranks)
     refuse<value_error>({"weft: planner: the mesh ", to_string(way.sizes), " has ", way.sizes.ranks(),
-                         " ranks, the cluster ", c.ranks});
+                         " ranks, but the cluster has ", c.ranks});
   if (way.samples < 1 || way.micro_batches < 1)
     refuse<value_error>(
         {"weft: planner: ", way.micro_batches, " micro-batches of ", way.samples, " samples"});
@@ -102,7 +103,7 @@ WEFT_DEFINE forecast forecast_of(const cluster& c, const candidate& way, const t
   }
   if (f.computing == 0)
     throw usage_error(
-        "weft: planner: the step has used nothing of rank.where(): make the model and its batches there");
+        "weft: planner: the step computed nothing on rank.where(): create the model and its batches there");
   f.fits = c.memory == 0 || static_cast<double>(f.peak_bytes) <= c.memory;
   return f;
 }

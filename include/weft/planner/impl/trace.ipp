@@ -113,7 +113,7 @@ class tracing_communicator final : public communicator {
   const backend* reaches() const override { return reaches_; }
 
   std::shared_ptr<communicator> split(int, int, comm_options) override {
-    throw comm_error("weft: planner: what other ranks say is not known; use split_by");
+    throw comm_error("weft: planner: the values of other ranks are not known; use split_by");
   }
   std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options) override {
     rank_group part;
@@ -218,7 +218,7 @@ WEFT_DEFINE const step_trace& traced_rank::trace() const {
   return recording_->trace;
 }
 WEFT_DEFINE void traced_rank::begin(index_t steps) {
-  if (steps < 1) refuse<value_error>({"weft: planner: ", steps, " steps to trace"});
+  if (steps < 1) refuse<value_error>({"weft: planner: ", steps, " steps to trace: expected 1 or more"});
   recording_->trace = {.rank = rank(), .steps = steps};
   recording_->unfinished.clear();
   recording_->earlier.clear();

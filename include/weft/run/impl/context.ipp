@@ -46,13 +46,13 @@ WEFT_DEFINE void* context::arena(std::size_t bytes) {
 WEFT_DEFINE context::use::use(context& c) : of_(c) {
   const void* holder = nullptr;
   if (c.user_.compare_exchange_strong(holder, &this_thread, std::memory_order_acquire)) return;
-  if (holder != &this_thread) refuse_use("another thread is at work in it");
+  if (holder != &this_thread) refuse_use("another thread is using this one");
   first_ = false;
 }
 
 WEFT_DEFINE void context::refuse_use(const char* why) {
-  refuse<usage_error>({"weft: a context runs one program at a time, and ", why,
-                       ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)"});
+  refuse<usage_error>({"weft: a context runs one program at a time, but ", why,
+                       ": threads, and taps that evaluate, need their own: context c; eval(e, c)"});
 }
 
 WEFT_DEFINE runtime::specialization& context::add(known_specialization s, int at) {

@@ -20,8 +20,8 @@ WEFT_DEFINE void refuse_device(const char* what, std::size_t number, const tenso
                                const device& here) {
   refuse<device_error>(
       {"weft: ", what, " ", number, " of shape ", t.extents, " is on device ", t.where->name(),
-       ", the context computes on ", here->name(),
-       std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : "",
+       ", but the context computes on ", here->name(),
+       std::string_view(t.where->name()) == here->name() ? " (another device of that name)" : "",
        ": pass a context of the tensor's device, or move the tensor: x.to(c.where())"});
 }
 

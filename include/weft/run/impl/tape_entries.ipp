@@ -22,8 +22,8 @@ void basic_tape_entries<Unused>::backward_weights() {
   const context::use own(*context_);
   if (later_.empty())
     throw usage_error(
-        "weft: backward_weights: the backward pass of the inputs has not run, or the tape is not "
-        "one in parts");
+        "weft: backward_weights: the backward pass of the inputs has not run, or the tape does not split its "
+        "backward pass");
   runtime::execution_hooks* const hooks = context_->hooks();
   require_open_gradients(later_);
   if (hooks) announce(*hooks, later_);
@@ -173,14 +173,13 @@ template <class Unused>
 void basic_tape_entries<Unused>::refuse_constant(const tensor_state& y) {
   refuse<usage_error>(
       {"weft: backward: the value of shape ", y.extents,
-       " was computed from no parameter and no variable, so there is no gradient: for that of a "
-       "tensor, make it a variable<T, extents<...>>; detach(x), "
-       "comparisons, floor and positions have none"});
+       " was computed from no parameter and no variable, so there is no gradient: to get that of a tensor, "
+       "make it a variable<T, extents<...>>; detach(x), comparisons, floor and positions have none"});
 }
 
 template <class Unused>
 void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
-  const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
+  const char* why = "no tape computed it: evaluate it with steps.eval(...) and use what that returns";
   if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
   if (y.on_tape == tape_status::recorded) why = "another tape recorded it, or this one has been cleared";
   if (y.on_tape == tape_status::lost) why = "the tape that recorded it has ended";
@@ -188,15 +187,14 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
   if (y.on_tape == tape_status::consumed)
     why =
         "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
-        "several "
-        "losses and go back once";
+        "several losses and call backward once";
   refuse<usage_error>({"weft: backward: this tape does not hold the value of shape ", y.extents, ": ", why});
 }
 
 template <class Unused>
 void basic_tape_entries<Unused>::refuse_lost_entry(const tensor_state& operand) {
-  const char* why = " was recorded by a tape that has gone back through it";
-  const char* cure = "evaluate it again, or go back once through all that reads it";
+  const char* why = " was recorded by a tape whose backward pass has already run through it";
+  const char* cure = "evaluate it again, or call backward once for everything that reads it";
   if (operand.on_tape == tape_status::lost) {
     why = " was recorded by a tape that has ended";
     cure = "use one tape";
@@ -333,17 +331,16 @@ void basic_tape_entries<Unused>::require_open_gradients(const recycled_vector<en
   for (const entry& n : entries)
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (computes(n, i) && n.leaves[i]->gradient_reduced)
-        refuse<value_error>(
-            {"weft: backward: the gradient of a parameter of shape ", n.leaves[i]->whole(),
-             " has been reduced over ranks for the next step of a run: take the step first, or "
-             "drop the gradient, run.zero_grad()"});
+        refuse<value_error>({"weft: backward: the gradient of a parameter of shape ", n.leaves[i]->whole(),
+                             " has been reduced over ranks for the next step of a run: take the step first, "
+                             "or drop the gradient with run.zero_grad()"});
 }
 
 template <class Unused>
 void basic_tape_entries<Unused>::run_function(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
   tensor_list gradients = n.function->call(cotangent);
   if (gradients.size() != n.leaves.size())
-    refuse<usage_error>({"weft: backward: a function gives ", gradients.size(), " cotangents for ",
+    refuse<usage_error>({"weft: backward: a function returned ", gradients.size(), " cotangents for ",
                          n.leaves.size(), " operands"});
   accumulate_all(n, gradients);
   n.saved = std::move(gradients);

@@ -51,10 +51,11 @@ WEFT_DEFINE positions_dims positions_of_target(const tensor_state& target, const
   const bool in_target = (target.positions & dims) == none || (target.positions & dims) == of_target;
   const bool in_value = (value.positions & dims) == none || in_view(value.positions & dims) == of_view;
   if (!in_target || !in_value || ((is_sum || was_sum) && of_target))
-    refuse<usage_error>({"weft: context: update writes ", value.extents, " to a view ", to.extents,
-                         " of a target ", target.extents,
-                         ", and this rank has a part of the positions (axis cp): a view must have all those "
-                         "of the target that this rank has, in a dim of its own, where the value has them"});
+    refuse<usage_error>(
+        {"weft: context: update writes ", value.extents, " to a view ", to.extents, " of a target ",
+         target.extents,
+         ", but this rank has only a part of the positions (axis cp): the view must have all positions of "
+         "the target on this rank, in a dim of their own, which must be the value's dim of positions"});
   if (is_sum || was_sum) return sum_of_positions;
   const positions_dims merged = (target.positions | value.positions) & merged_positions;
   return static_cast<positions_dims>(of_target | (of_target ? merged : none));

@@ -54,7 +54,7 @@ WEFT_DEFINE const shape& checked_extents(const shape& fixed, const shape& s) {
 
 WEFT_DEFINE void refuse_divided(const tensor_state& t) {
   const std::string part =
-      t.memory && !(t.extents == t.whole()) ? ", this one has " + to_string(t.extents) : "";
+      t.memory && !(t.extents == t.whole()) ? ", and this rank has " + to_string(t.extents) : "";
   if (t.is_unnamed_part())
     refuse<value_error>({"weft: a tensor of shape ", t.whole(), " is divided among ranks along ",
                          to_string(t.divided->where), part,
@@ -136,7 +136,7 @@ WEFT_DEFINE void refuse_undefined(dtype type, const shape& extents) {
 
 WEFT_DEFINE int checked_dim(const shape& s, int dim) {
   if (normalized_dim(dim, s.order) == s.order)
-    refuse<value_error>({"weft: dim ", dim, " of a tensor of shape ", s});
+    refuse<value_error>({"weft: dim ", dim, " is out of range for a tensor of shape ", s});
   return normalized_dim(dim, s.order);
 }
 

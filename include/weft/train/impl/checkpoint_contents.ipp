@@ -15,8 +15,8 @@ WEFT_DEFINE void checkpoint_contents::add(const std::string& path, int part, int
     return found == header.metadata.end() ? "no checkpoint" : found->second;
   };
   if (said("weft.checkpoint") != id.text())
-    throw io_error("weft: " + path + ": is of another checkpoint: " + said("weft.checkpoint") + ", not " +
-                   id.text() + " (run, attempt, step)");
+    throw io_error("weft: " + path + ": belongs to another checkpoint: " + said("weft.checkpoint") +
+                   ", not " + id.text() + " (run, attempt, step)");
   const std::string place = std::to_string(part) + "/" + std::to_string(parts);
   if (said("weft.part") != place)
     throw io_error("weft: " + path + ": is part " + said("weft.part") + ", not " + place);
@@ -83,8 +83,9 @@ WEFT_DEFINE checkpoint_contents read_contents(const std::string& folder, checkpo
         throw io_error("weft: " + file.path() + ": has " + std::to_string(found.bytes) + " bytes, not " +
                        std::to_string(expected.bytes));
       if (found.header != expected.header)
-        throw io_error("weft: " + file.path() +
-                       ": is damaged, or of another checkpoint: the checksum of its header is another");
+        throw io_error(
+            "weft: " + file.path() +
+            ": is damaged or belongs to another checkpoint: the checksum of its header does not match");
     } else {
       index.shards.push_back(found);
     }

@@ -12,7 +12,7 @@ WEFT_DEFINE std::int64_t checkpoint_folder::next_serial() const {
   std::int64_t last = 0;
   for (const checkpoint_name& c : all()) last = std::max(last, c.serial);
   if (last >= max_count)
-    throw io_error("weft: " + path_ + ": has a checkpoint of number " + std::to_string(last));
+    throw io_error("weft: " + path_ + ": already has a checkpoint of number " + std::to_string(last));
   return last + 1;
 }
 
@@ -44,7 +44,7 @@ WEFT_DEFINE std::optional<checkpoint_index> checkpoint_folder::newest() const {
 
 WEFT_DEFINE void checkpoint_folder::begin(const checkpoint_name& name) const {
   const std::string place = partial_place_of(name);
-  if (calls_->make_folder(place) != 0 && errno != EEXIST) io::fail_at(place, "cannot be made");
+  if (calls_->make_folder(place) != 0 && errno != EEXIST) io::fail_at(place, "cannot be created");
 }
 
 WEFT_DEFINE void checkpoint_folder::write_shard(const checkpoint_name& name, int part,
@@ -61,7 +61,7 @@ WEFT_DEFINE void checkpoint_folder::commit(checkpoint_index index, int parts, in
   const std::string text = index.text();
   io::write_new_file(*calls_, partial + "/index.json", {text});
   io::sync_folder(*calls_, partial);
-  if (calls_->rename(partial, place) != 0) io::fail_at(place, "cannot be made");
+  if (calls_->rename(partial, place) != 0) io::fail_at(place, "cannot be created");
   const std::string latest = latest_checkpoint{index.id.name, xxh64(text)}.text();
   try {
     io::sync_folder(*calls_, path_);
@@ -97,9 +97,9 @@ WEFT_DEFINE checkpoint_index checkpoint_folder::read_index(const checkpoint_name
   const std::string path = place_of(name) + "/index.json", text = io::input_file(path).text(max_text);
   const checkpoint_index index = checkpoint_index::parsed(text, path);
   if (sum && xxh64(text) != *sum)
-    throw io_error("weft: " + path + ": is not the index that `latest` names: its checksum is another");
+    throw io_error("weft: " + path + ": is not the index that `latest` names: its checksum does not match");
   if (index.id.name.text() != name.text())
-    throw io_error("weft: " + path + ": is of another checkpoint, " + index.id.name.text());
+    throw io_error("weft: " + path + ": belongs to another checkpoint, " + index.id.name.text());
   return index;
 }
 

@@ -60,9 +60,9 @@ WEFT_DEFINE io::json unsealed(const std::string& text, const std::string& path) 
   const auto sum = all.size() > begin.size() + 17 ? parse_hex(all.substr(begin.size(), 16)) : std::nullopt;
   if (!sum || !all.starts_with(begin) || all[begin.size() + 16] != '"')
     throw io_error("weft: " + path +
-                   ": is damaged, or not of this version of weft: it does not begin with its checksum");
+                   ": is damaged, or of another version of weft: it does not begin with its checksum");
   if (xxh64(all.substr(begin.size() + 17)) != *sum)
-    throw io_error("weft: " + path + ": is damaged: its checksum is another");
+    throw io_error("weft: " + path + ": is damaged: its checksum does not match");
   return io::json(text, path);
 }
 
@@ -114,8 +114,8 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   if (version < oldest_checkpoint_version || version > checkpoint_version)
     throw io_error("weft: " + path + ": was written by " +
                    (version > checkpoint_version ? "a later" : "an earlier") + " version of weft: format " +
-                   std::to_string(version) + ", this one reads " + std::to_string(oldest_checkpoint_version) +
-                   " to " + std::to_string(checkpoint_version));
+                   std::to_string(version) + ", but this one reads " +
+                   std::to_string(oldest_checkpoint_version) + " to " + std::to_string(checkpoint_version));
   checkpoint_index i;
   i.id = {sum_of(root, "run", path),
           sum_of(root, "attempt", path),
@@ -127,7 +127,7 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   if (root.find("optimizer")) i.optimizer = text_of(root, "optimizer", path);
   if (root.find("random")) {
     auto numbers = hex_numbers_in(text_of(root, "random", path));
-    if (!numbers) throw io_error("weft: " + path + ": random is no list of numbers");
+    if (!numbers) throw io_error("weft: " + path + ": random is not a list of numbers");
     i.random = std::move(*numbers);
   }
   const auto list = root.find("shards");
@@ -136,7 +136,7 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   list->for_each_item([&](const io::json_value& shard) {
     i.shards.push_back({number_of(shard, "bytes", path), sum_of(shard, "header_xxh64", path)});
   });
-  if (i.shards.empty()) throw io_error("weft: " + path + ": shards is no list");
+  if (i.shards.empty()) throw io_error("weft: " + path + ": shards is not a list");
   return i;
 }
 
@@ -147,7 +147,8 @@ WEFT_DEFINE std::string latest_checkpoint::text() const {
 WEFT_DEFINE latest_checkpoint latest_checkpoint::parsed(const std::string& text, const std::string& path) {
   const io::json json = unsealed(text, path);
   const auto name = checkpoint_name::parsed(text_of(json.root(), "folder", path));
-  if (!name || !name->suffix.empty()) throw io_error("weft: " + path + ": names no folder of this place");
+  if (!name || !name->suffix.empty())
+    throw io_error("weft: " + path + ": does not name a folder of this place");
   return {*name, sum_of(json.root(), "index_xxh64", path)};
 }
 

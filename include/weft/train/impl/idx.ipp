@@ -16,7 +16,7 @@ WEFT_DEFINE shape idx_extents(std::string_view head, std::uint64_t size, const s
   if (head.size() >= 2 && byte(0) == 0x1f && byte(1) == 0x8b) fail("is compressed; gunzip it first");
   if (head.size() < 4 || byte(0) || byte(1)) fail("is not an IDX file");
   if (byte(2) != 8)
-    fail("holds elements of type " + std::to_string(byte(2)) + "; only unsigned bytes (8) are read");
+    fail("holds elements of type " + std::to_string(byte(2)) + "; only unsigned bytes (8) are supported");
   if (byte(3) < 1 || byte(3) > max_order) fail("has " + std::to_string(byte(3)) + " dims");
   const std::size_t header = 4 + 4 * static_cast<std::size_t>(byte(3));
   if (head.size() < header) fail("ends within its header");
@@ -28,10 +28,10 @@ WEFT_DEFINE shape idx_extents(std::string_view head, std::uint64_t size, const s
     extents.append(static_cast<index_t>(extent));
     count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // the product exceeds the file
     if (at > 4 && __builtin_mul_overflow(of_sample, static_cast<index_t>(extent), &of_sample))
-      fail("has samples of more elements than 63 bits count");
+      fail("has samples whose number of elements does not fit into 63 bits");
   }
   if (count + header != size)
-    fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(extents));
+    fail("has " + std::to_string(size) + " bytes, which do not match its extents " + to_string(extents));
   return extents;
 }
 

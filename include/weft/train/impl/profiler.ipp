@@ -88,7 +88,7 @@ class profiler_sink final : public range_sink, public runtime::step_observer {
   }
 
   void start(const profiler_options& o, std::shared_ptr<profile> to) {
-    if (is_on_.exchange(true)) refuse<usage_error>({"weft: profiler: there is one already"});
+    if (is_on_.exchange(true)) refuse<usage_error>({"weft: profiler: another one is already running"});
     waits_ = o.wait_for_devices;
     most_events_ = o.most_events;
     {

@@ -22,9 +22,9 @@ WEFT_DEFINE void append_files(const std::string& folder, std::vector<std::string
     if (!fs::is_directory(path, not_there)) files.push_back(path);
     else if (!fs::is_symlink(path, not_there)) append_files(path, files);
     else
-      refuse<io_error>({"weft: ", path,
-                        ": is a link to a folder: those within a folder are not followed; "
-                        "name the folder it leads to"});
+      refuse<io_error>(
+          {"weft: ", path,
+           ": is a link to a folder: links within a folder are not followed; name the folder it leads to"});
   }
   if (failed) refuse<io_error>({"weft: ", folder, ": ", failed.message()});
 }
@@ -49,7 +49,7 @@ WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>&
   if (bytes.empty()) {
     std::string all;
     for (const std::string& path : paths) all += (all.empty() ? "" : ", ") + path;
-    throw usage_error("weft: read_text: " + (all.empty() ? "no path is given" : all + ": has no text"));
+    throw usage_error("weft: read_text: " + (all.empty() ? "no path is given" : all + ": no text"));
   }
   return bytes;
 }
@@ -57,10 +57,12 @@ WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>&
 WEFT_DEFINE text_samples::text_samples(std::vector<unsigned char> bytes, index_t positions)
     : bytes_(std::move(bytes)), positions_(positions) {
   if (positions_ < 1)
-    throw usage_error("weft: text_samples: a context of " + std::to_string(positions_) + " positions");
+    throw usage_error("weft: text_samples: the context must be 1 or more, not " + std::to_string(positions_) +
+                      " positions");
   if (size() < 1)
     throw usage_error("weft: the text has " + std::to_string(bytes_.size()) +
-                      " bytes, fewer than a context of " + std::to_string(positions_) + " and its label");
+                      " bytes, fewer than a context of " + std::to_string(positions_) +
+                      " positions and its label");
 }
 
 WEFT_DEFINE void text_samples::read(index_t i, std::uint8_t* inputs, std::uint8_t* labels) const {

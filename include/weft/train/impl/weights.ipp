@@ -107,7 +107,7 @@ WEFT_DEFINE void require_same_weights(const std::string& path, const std::deque<
   const std::size_t indices = path.ends_with(".json") ? 1 : 0;
   const bool is_part = number >= indices && number - indices < files.size();
   refuse<io_error>({"weft: ", is_part ? files[number - indices].file.path() : path,
-                    ": is another file than rank 0 reads: all ranks must read equal files"});
+                    ": differs from the file that rank 0 reads: all ranks must read equal files"});
 }
 
 WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owners,
@@ -118,7 +118,7 @@ WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owner
   io::detail::require_written("save_weights", path_);
   if (path_.ends_with(".npy") || path_.ends_with(".npz"))
     refuse<value_error>(
-        {"weft: save_weights: ", path_, ": files of NumPy are not written: a .safetensors file"});
+        {"weft: save_weights: ", path_, ": NumPy files cannot be written: use a .safetensors file"});
   for (held_tensor& t : held_)
     if (as.as && is_floating(t.whole.type)) t.whole.type = *as.as;
   std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {

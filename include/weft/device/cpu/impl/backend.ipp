@@ -44,7 +44,7 @@ WEFT_DEFINE void cpu_backend::launch(const kernel_call& call) {
 
 WEFT_DEFINE void cpu_backend::multiply(const native_code& code, const strided& a, const strided& b,
                                        const strided& c) {
-  if (!code.cpu) refuse<device_error>({"weft: cpu: matmul of ", name_of(c.type)});
+  if (!code.cpu) refuse<device_error>({"weft: cpu: matmul does not support ", name_of(c.type)});
   const strided in[] = {a, b};
   code.cpu({{in, {&c, 1}, {}, 0}, threads_});
 }

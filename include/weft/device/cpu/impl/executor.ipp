@@ -44,7 +44,7 @@ struct executor::arena {};
 #endif
 
 WEFT_DEFINE executor::executor(int threads) : threads_(threads > 0 ? threads : hardware_threads()) {
-  if (threads < 0) refuse<value_error>({"weft: cpu: ", threads, " threads"});
+  if (threads < 0) refuse<value_error>({"weft: cpu: ", threads, " threads: expected 0 or more"});
 #if WEFT_WITH_TBB
   arena_ = new arena(threads_);
 #else

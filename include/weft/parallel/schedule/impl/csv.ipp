@@ -62,7 +62,7 @@ WEFT_DEFINE std::size_t schedule_reader::read_number(std::string_view cell, std:
                                                      int& number, const char* what) {
   const auto [end, status] = std::from_chars(cell.data() + i, cell.data() + cell.size(), number);
   if (status == std::errc::invalid_argument || number < 0)
-    fail(line_, begin + i + 1, std::string("here must be the number of a ") + what + ", as in 0F12");
+    fail(line_, begin + i + 1, std::string("expected the number of a ") + what + " here, as in 0F12");
   if (status == std::errc::result_out_of_range)
     fail(line_, begin + i + 1, std::string("the number of the ") + what + " is too large");
   return static_cast<std::size_t>(end - cell.data());
