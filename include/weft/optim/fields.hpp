@@ -28,7 +28,7 @@ inline void require_fields(const char* who, std::initializer_list<named_number> 
 /// The same for numbers that must also be below 1.
 inline void require_fractions(const char* who, std::initializer_list<named_number> fields) {
   for (const named_number& f : fields)
-    if (!(f.value >= 0 && f.value < 1)) refuse_field(who, f.name, f.value, "in [0, 1)");
+    if (!(f.value >= 0 && f.value < 1)) refuse_field(who, f.name, f.value, "a value in [0, 1)");
 }
 
 }  // namespace weft::detail

@@ -34,9 +34,9 @@ struct loss_scaler {
     require(scale >= least && scale <= most && std::frexp(scale, &exponent) == 0.5, "scale", scale,
             "a power of two from 2^-24 to 2^100");
     require(growth_interval >= 1 && growth_interval <= std::int64_t{1} << 53, "growth_interval",
-            static_cast<double>(growth_interval), "from 1 to 2^53");
+            static_cast<double>(growth_interval), "a value from 1 to 2^53");
     require(growth_tracker >= 0 && growth_tracker < growth_interval, "growth_tracker",
-            static_cast<double>(growth_tracker), "from 0 to below growth_interval");
+            static_cast<double>(growth_tracker), "a value from 0 to below growth_interval");
   }
 
   /// Updates the scale after a step, where `finite` says whether its gradients were finite: halves the scale

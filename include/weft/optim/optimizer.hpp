@@ -51,7 +51,7 @@ struct sgd {
     detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}, {"weight_decay", weight_decay},
                                    {"steps", static_cast<double>(steps)}});
     if (nesterov && momentum == 0)
-      detail::refuse_field("sgd", "momentum", momentum, "above 0, as Nesterov momentum needs");
+      detail::refuse_field("sgd", "momentum", momentum, "a value above 0, as Nesterov momentum needs");
   }
 };
 

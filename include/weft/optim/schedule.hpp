@@ -95,9 +95,9 @@ struct one_cycle {
     require(s >= 0, "a step", static_cast<double>(s), "0 or more");
     require(steps > 0, "steps", static_cast<double>(steps), "1 or more");
     require(detail::is_rate(max_lr), "max_lr", max_lr, "finite and 0 or more");
-    require(pct_start >= 0 && pct_start <= 1, "pct_start", pct_start, "in [0, 1]");
-    require(div_factor > 0, "div_factor", div_factor, "above 0");
-    require(final_div_factor > 0, "final_div_factor", final_div_factor, "above 0");
+    require(pct_start >= 0 && pct_start <= 1, "pct_start", pct_start, "a value in [0, 1]");
+    require(div_factor > 0, "div_factor", div_factor, "a value above 0");
+    require(final_div_factor > 0, "final_div_factor", final_div_factor, "a value above 0");
     require(detail::is_rate(base_momentum), "base_momentum", base_momentum, "finite and 0 or more");
     require(detail::is_rate(max_momentum), "max_momentum", max_momentum, "finite and 0 or more");
     const double end = static_cast<double>(steps) - 1, step = std::min(static_cast<double>(s), end);

@@ -39,7 +39,8 @@ TEST_CASE("optimisers: fields out of range are named") {
   CHECK_THROWS_AS(step(sgd{.weight_decay = -1}), value_error);
   CHECK_THROWS_AS(step(sgd{.nesterov = true}), value_error);
   CHECK_THROWS_AS(step(sgd{.steps = -1}), value_error);
-  CHECK_THROWS_WITH_AS(step(adamw{.beta1 = 1}), "weft: adamw: beta1 is 1, expected in [0, 1)", value_error);
+  CHECK_THROWS_WITH_AS(step(adamw{.beta1 = 1}), "weft: adamw: beta1 is 1, expected a value in [0, 1)",
+                       value_error);
   CHECK_THROWS_AS(step(adamw{.beta2 = -0.1}), value_error);
   CHECK_THROWS_AS(step(adamw{.beta2 = nan}), value_error);
   CHECK_THROWS_AS(step(adamw{.lr = nan}), value_error);
@@ -49,12 +50,12 @@ TEST_CASE("optimisers: fields out of range are named") {
   CHECK_NOTHROW(step(sgd{.lr = 0}));
   CHECK_NOTHROW(step(sgd{.momentum = 5}));
   CHECK_NOTHROW(step(adamw{.beta1 = 0, .eps = 0}));
-  CHECK_THROWS_WITH_AS(step(rmsprop{.alpha = 1}), "weft: rmsprop: alpha is 1, expected in [0, 1)",
+  CHECK_THROWS_WITH_AS(step(rmsprop{.alpha = 1}), "weft: rmsprop: alpha is 1, expected a value in [0, 1)",
                        value_error);
   CHECK_THROWS_AS(step(rmsprop{.momentum = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.initial_accumulator_value = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.eps = std::nan("")}), value_error);
-  CHECK_THROWS_WITH_AS(step(muon{.momentum = 1}), "weft: muon: momentum is 1, expected in [0, 1)",
+  CHECK_THROWS_WITH_AS(step(muon{.momentum = 1}), "weft: muon: momentum is 1, expected a value in [0, 1)",
                        value_error);
   CHECK_THROWS_AS(step(muon{.ns_steps = -1}), value_error);
   CHECK_THROWS_AS(step(muon{.others = {.lr = -1}}), value_error);
@@ -87,7 +88,7 @@ TEST_CASE("one_cycle: fields and steps out of range are named") {
   CHECK_THROWS_AS(one_cycle({.steps = 9}).at(-1), value_error);
   CHECK_THROWS_AS(one_cycle({.max_lr = -1, .steps = 9}).at(0), value_error);
   CHECK_THROWS_WITH_AS(one_cycle({.steps = 9, .pct_start = 1.5}).at(0),
-                       "weft: one_cycle: pct_start is 1.5, expected in [0, 1]", value_error);
+                       "weft: one_cycle: pct_start is 1.5, expected a value in [0, 1]", value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9, .pct_start = NAN}).at(0), value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9, .div_factor = 0}).at(0), value_error);
   CHECK_THROWS_AS(one_cycle({.steps = 9, .final_div_factor = -1}).momentum_at(0), value_error);
@@ -108,8 +109,8 @@ TEST_CASE("one_cycle: fields and steps out of range are named") {
 }
 
 TEST_CASE("plateau: fields out of range are named; the first figure is an improvement unless it is NaN") {
-  CHECK_THROWS_WITH_AS(plateau({.factor = 1}).next(1, 1), "weft: plateau: factor is 1, expected in [0, 1)",
-                       value_error);
+  CHECK_THROWS_WITH_AS(plateau({.factor = 1}).next(1, 1),
+                       "weft: plateau: factor is 1, expected a value in [0, 1)", value_error);
   CHECK_THROWS_AS(plateau({.patience = -1}).next(1, 1), value_error);
   CHECK_THROWS_AS(plateau({.threshold = NAN}).next(1, 1), value_error);
   CHECK_THROWS_AS(plateau{}.next(-1, 1), value_error);
