@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Command-line flags of the examples: --name value, checked, with one clear line for mistakes.
+// Command-line flags of the examples: --name value. Values are checked; a mistake is reported in one line.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class arguments {
   void text(const std::string& name, std::string& to) {
     add(name, [&to](const std::string&, const std::string& v) { to = v; });
   }
-  /// One of several words.
+  /// One of `words`.
   void choice(const std::string& name, std::string& to, std::vector<std::string> words) {
     add(name, [&to, words](const std::string& n, const std::string& v) {
       std::string known;
@@ -35,7 +35,7 @@ class arguments {
   void number(const std::string& name, Number& to, Number least) {
     add(name, [&to, least](const std::string& n, const std::string& v) { to = number_in(n, v, v, least); });
   }
-  /// Numbers of at least `least`, divided by commas.
+  /// Numbers of at least `least`, separated by commas.
   template <class Number>
   void numbers(const std::string& name, std::vector<Number>& to, Number least) {
     add(name, [&to, least](const std::string& n, const std::string& v) {
@@ -47,7 +47,7 @@ class arguments {
       }
     });
   }
-  /// A number of bytes, with K, M or G for a thousand, a million or a milliard of them.
+  /// A number of bytes; the suffix K, M or G multiplies it by 1e3, 1e6 or 1e9.
   void bytes(const std::string& name, double& to) {
     add(name, [&to](const std::string& n, const std::string& v) {
       const std::size_t unit = std::string("KMG").find(v.empty() ? '?' : v.back());
@@ -84,7 +84,7 @@ class arguments {
 
  private:
   using handler = std::function<void(const std::string&, const std::string&)>;
-  /// The number `part` of the value `v` of the flag `n`.
+  /// Parses `part`, a part of the value `v` of the flag `n`, as a number.
   template <class Number>
   static Number number_in(const std::string& n, const std::string& v, const std::string& part, Number least) {
     Number parsed{};

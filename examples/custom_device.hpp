@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A device of one's own: a thread that executes queued commands in order, in memory that the host cannot
-// address, as accelerators do.
+// A custom device: a thread that executes queued commands in order, in memory that the host cannot address,
+// as accelerators do.
 //
 // Its kernels are the functions that weft has compiled for this CPU. A device that compiles source text
-// instead inherits from gpu::jit_backend; docs/adding_a_device.md compares the ways.
+// instead inherits from gpu::jit_backend; docs/adding_a_device.md compares the approaches.
 //
 //   context_in<on<worker>> c;
 //   auto y = eval(softmax(x), c);
@@ -35,8 +35,8 @@ class worker_backend : public weft::backend {
   const char* name() const override { return "worker"; }
   std::string description() const override { return "a thread with memory of its own"; }
 
-  // Memory. An address of the device is one of the host plus an offset with which no address is valid:
-  // pointers can be computed with, and the host cannot read them by mistake.
+  // Memory. A device address is a host address plus an offset that makes it invalid on the host: pointer
+  // arithmetic works, and the host cannot read device memory by mistake.
 
   void* allocate(std::size_t bytes) override {
     void* const memory = ::operator new(bytes, alignment, std::nothrow);
@@ -45,15 +45,15 @@ class worker_backend : public weft::backend {
                                       std::to_string(bytes) + " bytes");
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) + offset);
   }
-  /// The allocator reuses blocks while commands that read them are queued, which is right, as the next user's
-  /// commands are queued behind. What goes back to the system must not be in use.
+  /// The allocator may reuse a block while queued commands still read it, because the commands of the next
+  /// user are queued behind them. Memory that returns to the system must not be in use, hence the wait.
   void deallocate(void* memory, std::size_t) noexcept override {
     wait();
     ::operator delete(here(memory), alignment);
   }
   bool host_accessible() const override { return false; }
 
-  /// Returns when the memory of the host has been read; it may end then.
+  /// Returns once the host memory has been read; the caller may then free it.
   void upload(void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
     queue([=] { std::memcpy(here(to), from, bytes); });
@@ -67,10 +67,10 @@ class worker_backend : public weft::backend {
     if (bytes > 0) queue([=] { std::memset(here(memory), 0, bytes); });
   }
 
-  // Kernels. What a call refers to may have changed when the command is executed, so that commands hold
-  // copies.
+  // Kernels. Commands hold copies, because what a call refers to may have changed by the time the command is
+  // executed.
 
-  /// Scratch memory of the functions for CPUs: vectors for each scratch row, then for each fold of columns.
+  /// Scratch memory of the CPU functions: vectors for each scratch row, then for each fold of columns.
   std::size_t scratch_bytes(const weft::kernel_call& call) const override {
     return static_cast<std::size_t>(call.scratch_rows + call.column_folds) * bytes_of_row(call);
   }
@@ -85,7 +85,7 @@ class worker_backend : public weft::backend {
     char* const scratch = call.scratch ? static_cast<char*>(here(call.scratch)) : nullptr;
     char* const sums = scratch + static_cast<std::size_t>(call.scratch_rows) * bytes_of_row(call);
     queue([=] {
-      const weft::index_t rows = args.rows();  // of the result, where columns are folded
+      const weft::index_t rows = args.rows();  // of the result if columns are folded
       for (weft::index_t r = 0; r < rows; ++r)
         function(args, {r, r + 1, 0, args.row_size(), scratch, nullptr, sums});
     });
@@ -122,8 +122,8 @@ class worker_backend : public weft::backend {
     });
   }
 
-  /// Waits for all commands. Throws what the first of them has thrown since the last wait, such as an index
-  /// out of range.
+  /// Waits for all commands. Throws the first exception that a command has thrown since the last call, for an
+  /// index out of range for example.
   void synchronize() override {
     wait();
     std::exception_ptr failed;
@@ -158,7 +158,7 @@ class worker_backend : public weft::backend {
     changed_.wait(lock, [this] { return commands_.empty(); });
   }
 
-  /// The thread. A command stays in the queue until it is done.
+  /// The thread's loop. A command stays in the queue until it is done.
   void work() {
     std::unique_lock lock(mutex_);
     while (!ends_) {
@@ -184,11 +184,11 @@ class worker_backend : public weft::backend {
   std::exception_ptr failed_;
   bool ends_ = false;
   weft::executor one_thread_{1};
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 // [kind]
-/// The kind, for on<worker>.
+/// The device kind, for on<worker>.
 struct worker {
   static constexpr auto name = "worker";
   static std::vector<weft::device_facts> list() { return {{"a thread with memory of its own", 0, ""}}; }

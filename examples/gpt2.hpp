@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // GPT-2 (Radford et al., 2019) with the names and layouts of Hugging Face's weights.
 //
-// Sizes are template arguments: dyn when they are given at run time, as in train_gpt, numbers in
-// static_gpt. Shapes: B batch, T positions, C features, V vocabulary.
+// Sizes are template arguments: dyn if they are given at run time, as in train_gpt; numbers in static_gpt.
+// Shapes: B batch, T positions, C features, V vocabulary.
 #pragma once
 
 #include <cmath>
@@ -24,11 +24,11 @@ namespace divided = weft::divided;
 
 struct config {
   index_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256;
-  index_t experts = 0, experts_per_token = 0;  // of gpt2_experts.hpp
+  index_t experts = 0, experts_per_token = 0;  // for gpt2_experts.hpp
   double capacity_factor = 0;                  // of an expert; 0: no token is dropped
 };
 
-/// x W + b with W [In, Out], the layout that GPT-2's files have. `Division`: how ranks may divide it.
+/// x W + b with W [In, Out], the layout in GPT-2's files. `Division`: how ranks may shard it.
 template <index_t In, index_t Out, class Division>
 struct projection {
   parameter<extents<In, Out>, float, typename Division::template weight<1, 0>> weight;
@@ -70,7 +70,7 @@ struct mlp {
   projection<C, times(4, C), divided::columns<>> c_fc;
   projection<times(4, C), C, divided::rows<>> c_proj;
 
-  /// `deviation` and `residual`: of the initial weights of the first and the last layer.
+  /// `deviation` and `residual`: standard deviations of the initial weights of the first and the last layer.
   static mlp create(const config& c, double deviation, double residual, const device& where) {
     return {decltype(c_fc)::create(c.width, 4 * c.width, deviation, where),
             decltype(c_proj)::create(4 * c.width, c.width, residual, where)};
@@ -117,25 +117,25 @@ struct model {
     return m;
   }
 
-  /// Logits [B, T, V] for tokens [B, T]; the head is the embedding's own weight. `positions`: the number T of
-  /// positions, or the positions [T] of the tokens, where some other rank has the others.
+  /// Logits [B, T, V] for tokens [B, T]; the head is tied to the embedding's weight. `positions`: the number
+  /// T of positions, or the positions [T] of this rank's tokens if other ranks have the other positions.
   auto operator()(expression auto tokens_BT, const auto& positions) const {
     return matmul(features(tokens_BT, positions), transpose(wte.weight));
   }
-  /// The same for all positions of a static context.
+  /// The same, for all positions of a static context.
   auto operator()(expression auto tokens_BT) const
     requires(T != dyn)
   {
     return matmul(ln_f(h(wte(tokens_BT) + wpe.weight)), transpose(wte.weight));
   }
 
-  /// Mean cross-entropy of the logits and labels [B, T], without all logits at once.
+  /// Mean cross-entropy of the logits against labels [B, T]; never holds all logits at once.
   auto loss(expression auto tokens_BT, expression auto labels_BT, const auto& positions) const {
     return linear_cross_entropy(features(tokens_BT, positions), wte.weight, labels_BT);
   }
 
  private:
-  /// What the head reads: [B, T, C].
+  /// The input of the head: [B, T, C].
   auto features(expression auto tokens_BT, const auto& positions) const {
     if constexpr (expression<decltype(positions)>) return ln_f(h(wte(tokens_BT) + wpe(positions)));
     else return ln_f(h(wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions)));

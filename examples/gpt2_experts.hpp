@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// GPT-2 with a mixture of experts in the place of the feed-forward layers of its blocks.
+// GPT-2 with a mixture of experts in place of the feed-forward layer of each block.
 #pragma once
 
 #include <weft/nn/mixture_of_experts.hpp>
@@ -8,8 +8,8 @@
 
 namespace gpt2 {
 
-/// Of config::experts feed-forward layers each token takes config::experts_per_token. The auxiliary losses
-/// have the factors of their papers.
+/// Each token is routed to config::experts_per_token of config::experts feed-forward layers. The auxiliary
+/// losses have the factors of the papers that introduced them.
 template <index_t C>
 struct expert_mlp {
   weft::mixture_of_experts<C, mlp<C>> moe;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The processes of one run: they start and end together.
+// The processes of one run, which start and end together.
 //
-// Each is the leader of a process group, so that what it starts ends with it. When the launcher is
-// killed, the kernel kills them, and a guard, which notices that a pipe is closed, what they have started.
+// Each leads a process group, so that the processes it starts end with it. If the launcher is killed, the
+// kernel signals them, and a guard process, which notices that a pipe is closed, kills their groups.
 #pragma once
 
 #include <fcntl.h>
@@ -27,11 +27,11 @@ namespace launcher {
 using clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-/// What exit codes mean; a program that is supervised keeps to them.
+/// Exit codes that supervised programs use.
 inline constexpr int done = 0, bad_use = 2, others_failed = 3, interrupted = 130;
 inline constexpr int cannot_run = 126, not_found = 127;
 
-/// A command and the variables that are set for it.
+/// A command and its additional environment variables.
 struct command {
   std::vector<std::string> words;
   std::vector<std::pair<std::string, std::string>> variables;
@@ -39,7 +39,7 @@ struct command {
 
 class job {
  public:
-  /// `polite`: asks the processes to save and end.
+  /// `polite`: the signal that asks the processes to save and end.
   explicit job(int polite) : polite_(polite) {
     if (::pipe2(alive_, O_CLOEXEC) != 0)
       throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));
@@ -62,17 +62,17 @@ class job {
     const pid_t parent = ::getpid(), child = ::fork();
     if (child < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
     if (child == 0) become(c, parent, when_orphaned);
-    ::setpgid(child, child);  // here and there: whoever comes first
+    ::setpgid(child, child);  // in both processes, as either may run first
     processes_.push_back({child, -1});
   }
-  /// To be called when all have been started: what their groups are sent when the launcher dies, before
-  /// SIGKILL; 0 leaves it to `when_orphaned`.
+  /// Call it once all processes have been started. If the launcher dies, their groups are sent the signal
+  /// `first`, then SIGKILL; with 0, the first signal is left to `when_orphaned`.
   void guard(int first) {
     guard_ = ::fork();
     if (guard_ == 0) watch_launcher(first);
   }
 
-  /// Takes note of processes that have ended; whether some are left.
+  /// Collects processes that have ended; returns whether some still run.
   bool reap() {
     bool left = false;
     for (process& p : processes_) {
@@ -80,7 +80,7 @@ class job {
       siginfo_t ended{};
       if (::waitid(P_PID, static_cast<id_t>(p.id), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
           ended.si_pid == p.id) {
-        ::kill(-p.id, SIGKILL);  // what it has left behind, while the number is still its own
+        ::kill(-p.id, SIGKILL);  // processes it left behind, before its id can be reused
         int status = 0;
         ::waitpid(p.id, &status, 0);
         p.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -93,7 +93,7 @@ class job {
     return left;
   }
 
-  /// Asks them to end; kills them after `grace`, or never if it is 0.
+  /// Asks the processes to end; kills them after `grace`, or never if it is 0.
   void ask(seconds grace) {
     asked_ = true;
     plan_ = {{clock::now(), polite_}};
@@ -101,43 +101,44 @@ class job {
     plan_.push_back({clock::now() + grace, SIGTERM});
     plan_.push_back({clock::now() + grace + (polite_ == SIGTERM ? seconds(0) : to_speak), SIGKILL});
   }
-  /// Ends them now: at SIGTERM mpirun kills its ranks, on all machines, which takes it 2 seconds.
+  /// Ends the processes now: on SIGTERM, mpirun kills its ranks on all machines, which takes it 2 seconds.
   void kill() {
     plan_ = {{clock::now(), SIGTERM}, {clock::now() + (polite_ == SIGTERM ? seconds(0) : to_speak), SIGKILL}};
   }
   bool asked() const { return asked_; }
 
-  /// Sends what is due.
+  /// Sends the signals that are due.
   void escalate() {
     while (!plan_.empty() && plan_.front().first <= clock::now()) {
       const int which = plan_.front().second;
       plan_.pop_front();
-      // mpirun ends at once at a second SIGTERM, and leaves its ranks behind.
+      // At a second SIGTERM, mpirun ends at once and leaves its ranks behind.
       if (which != SIGTERM || !std::exchange(terminated_, true)) signal_all(which);
     }
   }
 
-  /// The code of the one at fault: of the first to fail on its own account.
+  /// The exit code of the first process that failed by itself, not because others had failed.
   int code() const {
     const auto own =
         std::find_if(codes_.begin(), codes_.end(), [](int c) { return c != done && c != others_failed; });
     if (own != codes_.end()) return *own;
     return failed() ? others_failed : done;
   }
-  /// Processes that failed on their own account. One that is asked before it listens ends by the signal.
+  /// The number of processes that failed by themselves. A process that is asked to end before it handles the
+  /// signal dies from it, and does not count.
   int lost() const {
     return static_cast<int>(std::count_if(codes_.begin(), codes_.end(), [this](int c) {
       return c != done && c != others_failed && c != interrupted && !(asked_ && c == 128 + polite_);
     }));
   }
-  /// All have failed in the same way, and none because of a signal: it is the program, and no rank is lost.
+  /// Whether all failed with the same code, none by a signal: the program is at fault, and no rank is lost.
   bool failed_as_one() const {
     return !codes_.empty() && codes_[0] != done && codes_[0] < 126 &&
            std::count(codes_.begin(), codes_.end(), codes_[0]) == static_cast<std::ptrdiff_t>(codes_.size());
   }
 
  private:
-  static constexpr seconds to_speak{5};  // for the others to say why
+  static constexpr seconds to_speak{5};  // for the other processes to report why they end
   struct process {
     pid_t id;
     int code;  // -1: has not ended
@@ -166,12 +167,12 @@ class job {
     ::_exit(why == ENOENT ? not_found : cannot_run);
   }
 
-  /// As a process of its own: ends the groups when the launcher is gone.
+  /// The guard process: ends the groups when the launcher is gone.
   [[noreturn]] void watch_launcher(int first) {
     ::setsid();
     ::close(alive_[1]);
     if (const int nothing = ::open("/dev/null", O_RDWR); nothing >= 0)
-      for (const int fd : {0, 1, 2}) ::dup2(nothing, fd);  // nobody waits for us to close them
+      for (const int fd : {0, 1, 2}) ::dup2(nothing, fd);  // so that no reader waits for this process
     char none = 0;
     while (::read(alive_[0], &none, 1) < 0 && errno == EINTR) {}
     signal_all(first);
@@ -186,15 +187,15 @@ class job {
     for (const process& p : processes_)
       if (p.code < 0) {
         ::kill(-p.id, which);
-        if (which != SIGKILL) ::kill(-p.id, SIGCONT);  // one that is stopped would not hear it
+        if (which != SIGKILL) ::kill(-p.id, SIGCONT);  // a stopped process would not handle it
       }
   }
 
   int polite_;
-  int alive_[2];  // a pipe, open for writing as long as the launcher lives
+  int alive_[2];  // a pipe whose write end is open as long as the launcher lives
   pid_t guard_ = -1;
   std::vector<process> processes_;
-  std::vector<int> codes_;  // in the order in which they ended
+  std::vector<int> codes_;  // in the order in which the processes ended
   std::deque<std::pair<clock::time_point, int>> plan_;
   bool asked_ = false, terminated_ = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Llama (Touvron et al., 2023; Llama 2 to 3.2) with the names of Hugging Face's weights, which load as they
-// are:
+// Llama (Touvron et al., 2023; Llama 2 to 3.2) with the names of Hugging Face's weights, which load
+// unchanged:
 //
 //   auto model = llama::causal_lm<>::create({.layers = 16, .heads = 32, .key_heads = 8, .width = 2048, ...});
 //   weft::io::load("model.safetensors", weft::state_dict(model), {.convert = true});     // bf16 to f32
@@ -25,7 +25,7 @@ using weft::expression;
 using weft::index_t;
 using weft::linear_without_bias;
 
-/// Sizes, as config.json has them: num_hidden_layers, num_attention_heads, num_key_value_heads, hidden_size,
+/// Sizes, in config.json: num_hidden_layers, num_attention_heads, num_key_value_heads, hidden_size,
 /// intermediate_size, vocab_size, head_dim (0: width / heads), tie_word_embeddings.
 struct config {
   index_t layers = 2, heads = 4, key_heads = 2, width = 64, hidden = 128, vocabulary = 256, features = 0;
@@ -46,7 +46,7 @@ struct attention {
     });
   }
 
-  // Their parts. `first`: the number of the first position, if it is not 0.
+  // The parts of attention. `first`: the index of the first position, if it is not 0.
   auto queries(expression auto x_BTC, auto... first) const {
     return weft::rotary<Base, Scaling>(weft::unflatten<-1>(q_proj(x_BTC), heads), first...);
   }
@@ -92,7 +92,7 @@ template <index_t Base = 10'000, class Epsilon = weft::per_million<10>,
           weft::rope_scaling Scaling = weft::rope_scaling{}>
 struct causal_lm {
   decoder<Base, Epsilon, Scaling> model;
-  std::optional<linear_without_bias<>> lm_head;  // none: the embedding's own weight
+  std::optional<linear_without_bias<>> lm_head;  // none: tied to the embedding's weight
 
   static causal_lm create(const config& c, const weft::device& where = weft::default_device()) {
     const auto norm = [&] { return weft::rms_normalization<dyn, Epsilon>::create(c.width, where); };
@@ -112,18 +112,18 @@ struct causal_lm {
     return m;
   }
 
-  /// Logits [B, T, V] of the next tokens, for tokens [B, T].
+  /// Logits [B, T, V] of the next token at each position of tokens [B, T].
   auto operator()(expression auto tokens_BT) const {
     return logits(model.layers(model.embed_tokens(tokens_BT)));
   }
-  /// The same of what the last block computes, [..., C].
+  /// The logits for the last block's output `x` [..., C].
   auto logits(expression auto x) const {
     return matmul(model.norm(x), weft::transpose(lm_head ? lm_head->weight : model.embed_tokens.weight));
   }
 };
 
-/// Logits of one token after the other: keys and values of earlier positions are kept, and a call computes
-/// the new positions alone. The model and the context must outlive it.
+/// Decodes token by token: keys and values of earlier positions are cached, and a call computes only the new
+/// positions. The model and the context must outlive it.
 template <index_t Base, class Epsilon, weft::rope_scaling Scaling>
 class decoding {
  public:
@@ -133,8 +133,8 @@ class decoding {
                     weft::context& c = weft::default_context())
       : model_(model), context_(c), kept_(model.model.layers.blocks.size()) {}
 
-  /// Logits [B, V] of the token after `added` [B, T], which come after those of earlier calls. Throws
-  /// shape_error if B is not that of the first call, value_error if T is 0.
+  /// Appends the tokens `added` [B, T] to those of earlier calls and returns the logits [B, V] of the next
+  /// token. Throws shape_error if B differs from that of the first call, value_error if T is 0.
   weft::tensor<float, weft::extents<dyn, dyn>> operator()(const tokens& added) {
     const index_t first = positions_, count = added.extents()[1], all = first + count;
     states x = of(model_.model.embed_tokens(added));
@@ -153,7 +153,7 @@ class decoding {
     positions_ = all;
     return logits;
   }
-  /// How many positions are kept.
+  /// The number of cached positions.
   index_t positions() const { return positions_; }
 
  private:
@@ -163,7 +163,7 @@ class decoding {
 
   auto of(const expression auto& e) { return weft::eval(e, context_); }
 
-  /// Adds `count` positions to a cache; one that is full doubles.
+  /// Appends `count` positions to a cache, which doubles its size when it is full.
   void keep(cache& all, const expression auto& added, index_t count) {
     if (positions_ == 0) {
       all = of(added);

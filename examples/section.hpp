@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The line that begins a part of the output of a program that docs/ shows: tests/docs/check.py.
+// Marks the start of a section of output that docs/ shows; read by tests/docs/check.py.
 #pragma once
 
 #include <iostream>

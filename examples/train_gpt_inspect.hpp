@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A second look at a batch whose loss was not finite. Compiled once for each kind of model.
+// Computes a batch whose loss was not finite again, to find the cause. Compiled once for each kind of model.
 #pragma once
 
 #include <weft/train/inspect.hpp>
@@ -24,7 +24,7 @@ std::string look_again(const settings& s, const weft::state_dict_t& whole, const
       eval(cross_entropy(model(batch.inputs.to(host), s.model.context), batch.labels.to(host)), debug);
     });
   };
-  // bf16 has the range of f32: what is not finite in one is not in the other.
+  // bf16 has the range of f32, so that a value overflows in both or in neither.
   const auto found = s.precision == "f16" ? look(std::make_unique<context_in<precision::f16>>(host))
                                           : look(std::make_unique<context>(host));
   return found ? found->text() : "nothing found when computed again";

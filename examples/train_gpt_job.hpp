@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the parts of train_gpt share: the main program, the units that train, and what all units do alike.
+// Declarations that the parts of train_gpt share: the main program, the units that train, and common code.
 #pragma once
 
 #include <atomic>
@@ -19,49 +19,45 @@ namespace job {
 extern std::atomic<std::size_t> allocations;  // since the program began
 extern volatile std::sig_atomic_t interrupted;
 
-/// The device that was asked for, of one of the ranks of this machine; that it is missing is a mistake of the
-/// user's.
+/// The requested device, for one of this machine's ranks. Throws usage_error if it is missing.
 weft::device device_of(const settings& s, int local_rank);
-/// With `--comm nccl`, the ranks of `host` over NCCL, each with its device; else null. Collective.
+/// With `--comm nccl`, the ranks of `host` over NCCL, each with its device; otherwise null. Collective.
 std::unique_ptr<weft::communicator> over_nccl(const settings& s, weft::communicator& host,
                                               const weft::device& where);
-/// What `--device auto` stands for on this machine, after saying why it is not a GPU; other names as they
-/// are.
+/// The device that `--device auto` selects on this machine; prints why if it is not a GPU. Other names are
+/// returned unchanged.
 std::string resolved_device(const std::string& name);
-/// What `--list-devices` prints.
+/// The output of `--list-devices`.
 std::string devices();
 
-/// A batch whose loss was not finite, to look at once more.
+/// A batch whose loss was not finite, to be computed again.
 struct suspect {
   weft::text_samples::tokens inputs, labels;
   weft::context::random_state randomness;
 };
-/// What left the finite numbers first, found on the host with a copy of the model (train_gpt_inspect.hpp).
+/// The first op with a non-finite result, found on the host with a copy of the model (train_gpt_inspect.hpp).
 template <class Model>
 std::string look_again(const settings& s, const weft::state_dict_t& whole, const suspect& batch);
 extern template std::string look_again<gpt2::model<>>(const settings&, const weft::state_dict_t&,
                                                       const suspect&);
 
-/// What a rank will hold, send and do in a steady step.
+/// The memory, traffic and work of a rank in a steady-state step.
 struct forecast {
   std::size_t peak_bytes = 0, reserved_bytes = 0;
   weft::index_t sent_bytes = 0;
   weft::device_work work;
 };
 
-/// How a unit's ranks hold the model: each holds all blocks; stages of a pipeline hold some; the backward
-/// steps of these have two parts; ranks divide the layers of stages, and activations by positions, too;
-/// ranks divide positions of sequences beside layers and stages, by either kind of attention; ranks divide
-/// experts.
+/// How a unit's ranks hold the model.
 enum class model_division {
-  none,
-  stages,
-  stages_and_backward,
-  layers,
-  layers_and_positions,
-  ring,
-  ulysses,
-  experts
+  none,                  // every rank holds all blocks
+  stages,                // a stage of a pipeline holds some blocks
+  stages_and_backward,   // likewise, with backward passes in two parts
+  layers,                // the layers of stages are sharded
+  layers_and_positions,  // likewise, and activations are sharded by positions
+  ring,                  // positions of sequences are sharded, too, with ring attention
+  ulysses,               // or with Ulysses attention
+  experts                // experts are sharded
 };
 
 /// The mesh of all ranks.
@@ -70,31 +66,32 @@ weft::mesh_sizes mesh_of(const settings& s, int ranks);
 weft::pipeline::schedule schedule_of(const settings& s, int stages, int micro_batches);
 /// Which units can train with these settings.
 model_division model_division_of(const settings& s);
-/// What depends on the number of ranks is set. Throws usage_error where settings do not go together.
+/// `s` with the settings that depend on the number of ranks. Throws usage_error if settings cannot be
+/// combined.
 settings resolved(settings s, int ranks);
 /// Draws the measured times of a step.
 void write_timeline(const settings& s, weft::index_t step, const weft::pipeline::timing& t);
 
-/// A unit that is compiled into this program (train_gpt_variant.cpp).
+/// A training unit that is compiled into this program (train_gpt_variant.cpp).
 struct unit {
   std::string precision, recompute;
   model_division divides;
-  int (*train)(const settings&, weft::communicator&);  // as one of the ranks; the exit code
-  /// Without a device, in milliseconds. Whether the device is to hold messages: backend::holds_messages.
+  int (*train)(const settings&, weft::communicator&);  // as one of the ranks; returns the exit code
+  /// Takes milliseconds and no device. `holds_messages`: backend::holds_messages of the device to train on.
   forecast (*forecast_of)(const settings&, int rank, int ranks, bool holds_messages);
 };
 inline std::vector<unit>& units() {
   static std::vector<unit> all;
   return all;
 }
-/// Whether a unit can train with these settings, but for the way to recompute.
+/// Whether a unit can train with these settings, apart from how it recomputes.
 inline bool fits(const unit& u, const settings& s) {
   return u.precision == s.precision && u.divides == model_division_of(s);
 }
-/// The error if no unit can.
+/// The error if no unit can train with these settings.
 weft::usage_error not_built(const settings& s);
 
-/// What the first line of the log says of a rank.
+/// The contents of the first line of a rank's log.
 struct run_facts {
   weft::index_t parameters = 0;
   const char *device = "", *comm = "";
@@ -105,7 +102,7 @@ struct run_facts {
 };
 std::string first_line(const settings& s, const run_facts& of);
 
-/// What the log says of a step on a rank.
+/// The contents of the log's line about a step on a rank.
 struct step_facts {
   weft::index_t step = 0, tokens = 0;
   weft::step_result result{};
@@ -117,14 +114,14 @@ struct step_facts {
 };
 std::string step_line(const settings& s, const step_facts& of);
 
-/// A number as JSON knows it: null unless it is finite.
+/// A number in JSON: null if it is not finite.
 std::string json_number(double x);
 
-/// `s` with the way to recompute that costs least and stays within --memory-limit on every rank. Where there
-/// is none, an error that says which other settings would fit.
+/// `s` with the cheapest way to recompute that stays within --memory-limit on every rank. If there is none,
+/// throws an error that says which other settings would fit.
 settings within_memory(const settings& s, int ranks);
 
-/// After a device had no more memory: other settings that hold at most so many bytes, as a text to append.
+/// Other settings that need at most `bytes`, as text to append to a device's out-of-memory error.
 std::string what_would_fit(settings s, int ranks, std::size_t bytes);
 
 }  // namespace job

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What train_gpt can be told, and what it does with what makes no sense.
+// The settings of train_gpt: its flags, and the checks that they can be combined.
 #pragma once
 
 #include <cmath>
@@ -17,23 +17,23 @@ struct settings {
   gpt2::config model;
   std::vector<std::string> data;
   weft::index_t batch = 12, steps = 200, warmup = 0;
-  weft::index_t accumulate = 0;  // micro-batches a step on each data rank; 0: job::resolved says
+  weft::index_t accumulate = 0;  // micro-batches per step on each data rank; 0: set by job::resolved
   double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1.0;
   std::string lr_schedule = "constant", order = "sequential", device_name = "cpu";
   std::string init, save, checkpoint, log, prompt = "\n";
   std::uint64_t seed = 1;
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
-  int keep = 2;                         // checkpoints
+  int keep = 2;                         // checkpoints to keep
   std::string on_write_error = "stop";  // when a checkpoint or the log cannot be written
-  int ranks = 0, timeout = 600;         // ranks that are threads; 0: as many as the mesh has
+  int ranks = 0, timeout = 600;         // ranks as threads (0: as many as the mesh has); seconds
   std::string comm = "threads", strategy, mesh, hook = "none", flight;
-  std::string context_parallel;             // ring or ulysses, where --mesh has cp
+  std::string context_parallel;             // ring or ulysses, if --mesh has cp
   std::string profile;                      // Chrome trace of all ranks
   std::string schedule, timeline;           // of a pipeline: name or CSV file; SVG file
-  std::vector<weft::index_t> stage_blocks;  // of each chunk; empty: by cost
-  std::string recompute;                    // none or selective; empty: what --memory-limit needs
-  int recompute_blocks = 0;                 // the first so many blocks keep their operands alone
+  std::vector<weft::index_t> stage_blocks;  // blocks of each chunk; empty: divided by cost
+  std::string recompute;                    // none or selective; empty: chosen by --memory-limit
+  int recompute_blocks = 0;                 // how many blocks, from the first, keep only their operands
   double memory_limit = 0;                  // bytes; 0: none
   std::string precision = "f32", offload = "none";
   bool resume = false, help = false, list_devices = false, deterministic = false, log_all_ranks = false;
@@ -66,7 +66,7 @@ inline constexpr const char* usage =
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are per rank; mpirun and launch set --ranks.\n";
 
-/// Sets what `--hook` says, "powersgd:4" for example.
+/// Applies `--hook`, "powersgd:4" for example.
 inline void set_hook(const std::string& text, weft::parallel_options& o) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   const std::string name = text.substr(0, colon), value = text.substr(std::min(colon + 1, text.size()));
@@ -76,7 +76,7 @@ inline void set_hook(const std::string& text, weft::parallel_options& o) {
   };
   double number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
-  std::int64_t start = 0;  // powersgd:4:100 sends the first 100 steps whole
+  std::int64_t start = 0;  // powersgd:4:100 does not compress the first 100 steps
   const char* const end = value.data() + value.size();
   const bool has_start = name == "powersgd" && parsed.ec == std::errc() && parsed.ptr != end &&
                          *parsed.ptr == ':' && std::from_chars(parsed.ptr + 1, end, start).ptr == end &&
@@ -92,7 +92,7 @@ inline void set_hook(const std::string& text, weft::parallel_options& o) {
   else throw fail();
 }
 
-/// What `--recompute` says, "block:3" for example.
+/// Applies `--recompute`, "block:3" for example.
 inline void set_recompute(const std::string& text, settings& s) {
   const auto fail = [&] {
     return weft::usage_error("--recompute " + text +
@@ -114,7 +114,7 @@ inline void set_recompute(const std::string& text, settings& s) {
     throw fail();
 }
 
-/// What `--experts` says, "8:2" for example.
+/// Applies `--experts`, "8:2" for example.
 inline void set_experts(const std::string& text, settings& s) {
   if (text.empty()) return;
   gpt2::config& m = s.model;
@@ -127,13 +127,13 @@ inline void set_experts(const std::string& text, settings& s) {
                             ": expected N:K, for N experts of which each token chooses K, with 1 <= K <= N");
 }
 
-/// What `--offload` says, to `home`.
+/// Applies `--offload`: the tensors that it names are kept on `home`.
 inline void set_offload(const settings& s, const weft::device& home, weft::parallel_options& o) {
   if (s.offload == "params" || s.offload == "all") o.offload_parameters = home;
   if (s.offload == "optimizer" || s.offload == "all") o.offload_optimizer = home;
 }
 
-/// What `--strategy` ("zero2" or "hybrid:4") and `--mesh` stand for.
+/// The options that `--strategy` ("zero2" or "hybrid:4") and `--mesh` stand for.
 inline weft::parallel_options parallel_options_of(const settings& s) {
   weft::parallel_options o;
   o.deterministic = s.deterministic;
@@ -168,7 +168,7 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   return o;
 }
 
-/// What does not go with positions that are divided among ranks.
+/// Refuses settings that cannot be combined with context parallelism, and sets its default.
 inline void check_context(settings& s, const weft::mesh_sizes& sizes) {
   if (sizes.cp == 1 && !s.context_parallel.empty())
     throw weft::usage_error("--context-parallel " + s.context_parallel +
@@ -184,7 +184,7 @@ inline void check_context(settings& s, const weft::mesh_sizes& sizes) {
     refuse(": the axis cp cannot be combined with --hook " + s.hook);
 }
 
-/// What does not go with experts.
+/// Refuses settings that cannot be combined with experts.
 inline void check_experts(const settings& s, const weft::mesh_sizes& sizes) {
   if (s.model.experts == 0 && sizes.ep != 1)
     throw weft::usage_error("--mesh " + s.mesh +
@@ -203,7 +203,7 @@ inline void check_experts(const settings& s, const weft::mesh_sizes& sizes) {
     refuse("--memory-limit", ": the memory of a rank depends on which experts the tokens choose");
 }
 
-/// What `--mesh` says, and the flags that are for pipelines alone.
+/// Checks `--mesh`, and the flags that are only for pipelines.
 inline void check_mesh_flags(settings& s) {
   const weft::mesh_sizes sizes = s.mesh.empty() ? weft::mesh_sizes{} : weft::mesh_from_text(s.mesh);
   if (sizes.pp == 0 || sizes.cp == 0 || sizes.ep == 0 || sizes.tp == 0)

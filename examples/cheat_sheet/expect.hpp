@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What the rows of the cheat sheets are checked with: tests/docs/check.py makes docs/cheat_sheets/ of them.
+// Checks for the rows of the cheat sheets, from which tests/docs/check.py generates docs/cheat_sheets/.
 //
-//   //| PyTorch | LibTorch | NumPy | Eigen          a row; "-" where there is none. A fifth cell is the part
-//                                                   of the code below that is shown
-//   expect(weft, {values});                         shown as `weft`, as compiles(weft) is; or a statement
+//   //| PyTorch | LibTorch | NumPy | Eigen          a row; "-" if there is no equivalent. A fifth cell is the
+//                                                   part of the code below to show
+//   expect(weft, {values});                         shown as `weft`, like compiles(weft); or a statement
 #pragma once
 
 #include <cmath>
@@ -42,6 +42,6 @@ void expect(T value, double wanted) {
   std::fprintf(stderr, "expected %g, not %g\n", wanted, static_cast<double>(value));
   std::exit(1);
 }
-/// For what has no value to compare with.
+/// For code without a value to compare.
 template <class T>
 void compiles(const T&) {}
