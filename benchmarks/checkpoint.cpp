@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How long a save holds up a run: 124M parameters with AdamW's state, to a file at once, and copied and
-// written by a thread while steps go on. checkpoint [FOLDER]
+// How long a save blocks a run: 124M parameters with AdamW's state, written directly to a file, or copied and
+// then written by a thread while steps go on. checkpoint [FOLDER]
 #include <cstdio>
 #include <filesystem>
 
@@ -10,7 +10,7 @@
 using namespace weft;
 
 struct net {
-  std::vector<linear<>> layers;  // GPT-2's 124M in matrices: an embedding and 12 times 4 C^2 + 8 C^2
+  std::vector<linear<>> layers;  // GPT-2's 124M as matrices: an embedding and 12 times 4 C^2 + 8 C^2
 };
 
 int main(int count, char** values) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Milliseconds of collectives among ranks that are threads: collectives RANKS. One line an operation
-// and size, as peers/open_mpi.cpp and peers/torch_gloo.py print them.
+// Milliseconds of collectives among ranks that are threads: collectives RANKS. Prints one line per operation
+// and size, as do peers/open_mpi.cpp and peers/torch_gloo.py.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@ int main(int count, char** values) {
   using namespace weft;
   const int n = count > 1 ? std::atoi(values[1]) : 2;
   run_ranks(n, [n](communicator& ranks) {
-    // Threads begin on the core of who started them; mpirun binds its processes to cores of their own.
+    // Threads begin on the core of their creator, while mpirun binds each process to its own core.
     for (auto start = std::chrono::steady_clock::now();
          std::chrono::steady_clock::now() - start < std::chrono::milliseconds(200);) {}
     ranks.barrier().wait();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Collectives among ranks that are threads, beside Open MPI's and PyTorch's gloo: interleaved, three runs each, medians.
+# Collectives among ranks that are threads against Open MPI's and PyTorch's gloo: medians of three interleaved runs each.
 #
 #   benchmarks/collectives.sh [RANKS]
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Time and memory that compilers take, beside Eigen's umbrella header as a reference in the same run.
+"""Compile time and memory, in units of Eigen's umbrella header, compiled in the same run.
 
     benchmarks/compile.py [compiler...] [--check]
 
 A budget is a multiple of the reference (Eigen 3.4, `#include <Eigen/Dense>`), so that a slower machine does not fail it. With
---check the exit code says whether all hold.
+--check the exit code tells whether all budgets hold.
 """
 import os
 import pathlib
@@ -42,7 +42,7 @@ on_ranks = [("data parallel", ["-DAXES=dp"], 1.0),
 
 
 def precompile(compiler, flags, at):
-    """The flags with which <weft/weft.hpp> is read precompiled."""
+    """The flags with which <weft/weft.hpp> is precompiled."""
     wrapper = pathlib.Path(at) / "weft/weft.hpp"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     wrapper.write_text(f'#include "{root}/include/weft/weft.hpp"\n')

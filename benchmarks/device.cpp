@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
-// What a device reaches: bandwidth of element-wise and row kernels, rates of matrix products and attention.
+// The performance of a device: bandwidth of element-wise and row kernels, rates of matrix products and
+// attention.
 //
-//   weft_benchmark_device cuda [small]       small: of small sizes, once
+//   weft_benchmark_device cuda [small]       small: small sizes, measured once
 //
 // Prints a Markdown table of medians over interleaved rounds; peers/device_pytorch.py does the same in
-// PyTorch. Bytes are those that must move: each operand read once, each result written once. Floating-point
-// operations of causal attention are half of those without a mask, and 2.5 times as many backward.
+// PyTorch. Bytes are the minimum that must move: each operand read once, each result written once. Causal
+// attention counts half of the floating-point operations of attention without a mask, and 2.5 times as many
+// in the backward pass.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -56,7 +58,7 @@ class tasks {
   void add(std::string what, double amount, const char* unit, std::function<void()> run) {
     all.push_back({std::move(what), amount, unit, std::move(run)});
   }
-  /// f(x) forward, and backward where the gradient of the result is `g`.
+  /// f(x) forward, then backward with the gradient `g` of the result.
   template <class F, class X, class G>
   void add_both_ways(const std::string& what, double amount, double backward, const char* unit, F f, X x,
                      G g) {
@@ -124,7 +126,7 @@ class tasks {
     const auto q = numbers(1), k = numbers(2), v = numbers(3);
     const tensor<bfloat16, by_head> g = randn<bfloat16>(e, {.stream = 4}, where_);
     const double products =
-        2.0 * static_cast<double>(batch * heads * t * t * features);  // of two, half masked
+        2.0 * static_cast<double>(batch * heads * t * t * features);  // two products, half masked
     const std::string what =
         "causal attention bf16, T " + std::to_string(positions) + " D " + std::to_string(features);
     add(what, products, "TFLOP/s",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Memory of activations over the number of ranks that divide layers or positions, predicted for one sequence,
+// Predicted memory of the activations of one sequence by the number of ranks that shard layers or positions,
 // as tables for docs/benchmarks.md.
 //
-//   weft_benchmark_divided_memory [LAYERS HEADS WIDTH VOCABULARY]      by default GPT-2 medium's
+//   weft_benchmark_divided_memory [LAYERS HEADS WIDTH VOCABULARY]      default: GPT-2 medium
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 template <class Axis>
 using plan = policy<strategy::mesh<Axis>>;
 
-/// The most of any rank.
+/// The maximum over ranks.
 template <class Plan>
 step_memory most_of(int ranks, const gpt2::config& c) {
   step_memory most;
@@ -25,7 +25,7 @@ step_memory most_of(int ranks, const gpt2::config& c) {
   return most;
 }
 
-/// Prints kept bytes with what theory says, and the peak, as parts of those of one rank.
+/// Prints the bytes kept, with the fraction that theory predicts, and the peak, as fractions of one rank's.
 void print_columns(const step_memory& of, const step_memory& one, double theory) {
   const auto megabytes = [](std::size_t bytes) { return 1e-6 * static_cast<double>(bytes); };
   std::printf(" %.0f | %.3f | %.3f | %.0f | %.3f |", megabytes(of.kept),
@@ -33,8 +33,8 @@ void print_columns(const step_memory& of, const step_memory& one, double theory)
               megabytes(of.peak) / megabytes(one.peak));
 }
 
-/// A row for each number of ranks, with columns for two ways to divide. `First` on one rank is a step that is
-/// not divided.
+/// A row for each number of ranks, with columns for two ways to shard. `First` on one rank is an unsharded
+/// step.
 template <class First, class Second, class Theory>
 void print_table(const char* divided, const char* axis, const char* first, const char* second,
                  const gpt2::config& c, Theory theory_of_first) {
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
                  .width = argument(3, 1024),
                  .context = 2048,
                  .vocabulary = argument(4, 50304)};
-  // Of the 16 activations of a block, ranks that divide layers have 4 whole: what norms read and write.
+  // Of the 16 activations of a block, ranks that shard layers hold 4 whole: those that norms read and write.
   print_table<plan<tp<activations::whole>>, plan<tp<activations::by_positions>>>(
       "layers", "t", "whole", "by positions", c, [](int t) { return (4 + 12.0 / t) / 16; });
   c.context = 16384;

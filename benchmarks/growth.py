@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How time and memory of a GPT step grow with layers, width, positions and batch: measured, fitted, drawn. Needs numpy.
+"""Measures, fits and draws how the time and memory of a GPT step grow with layers, width, positions and batch. Needs numpy.
 
     benchmarks/growth.py TRAIN_GPT PICTURE.svg [THREADS]
 
-Theory: time and memory are lines in layers and in batch, and quadratic in width (weights) at most; time is quadratic in
-positions (attention), memory is a line. What grows faster than its fit says shows as a deviation at the large end.
+Theory: time and memory are linear in layers and in batch, and at most quadratic in width (weights); in positions, time is quadratic
+(attention) and memory linear. Growth faster than the fit shows as a deviation at the large end.
 
-Above 1 GB it also compares what the process holds (its largest resident set) with what the step was predicted to reserve.
+Above 1 GB it also compares the process's peak resident set with the memory that the step was predicted to reserve.
 """
 import json
 import os
@@ -28,7 +28,7 @@ large = [{"width": 256, "batch": 48, "context": 256}, {"layers": 8, "heads": 16,
 
 
 def step(sizes):
-    """Milliseconds (median) and peak bytes of a step; what it was predicted to reserve, the process's largest resident set."""
+    """Median milliseconds and peak bytes of a step, the bytes it was predicted to reserve, and the process's peak resident set."""
     with tempfile.NamedTemporaryFile("r") as log:
         flags = [part for k, v in sizes.items() for part in (f"--{k}", str(v))]
         run = subprocess.Popen([program, "--data", "/usr/share/common-licenses", "--steps", "8", "--threads", threads, "--log", log.name, *flags],
@@ -41,7 +41,7 @@ def step(sizes):
 
 
 def fitted(x, y, degree):
-    """The polynomial of least relative error, and how far the points are from it."""
+    """The polynomial of least squared relative error, and the points' relative deviations from it."""
     x, y = numpy.array(x, float), numpy.array(y, float)
     powers = numpy.vander(x, degree + 1)
     coefficients = numpy.linalg.lstsq(powers / y[:, None], numpy.ones(len(y)), rcond=None)[0]

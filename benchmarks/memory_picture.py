@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Draws the tables of divided activations in docs/benchmarks.md, so that the picture cannot say anything else.
+"""Draws the tables of sharded activations in docs/benchmarks.md, so that the picture always agrees with them.
 
     benchmarks/memory_picture.py docs/benchmarks.md docs/pictures/memory.svg
 
-Each table whose first column is "t" or "c" and whose second one ends in ", MB" is drawn as a panel: activations kept for backward over the
-number of ranks, as parts of those of one rank, on logarithmic axes; theory is dotted.
+Draws each table whose first column is "t" or "c" and whose second column ends in ", MB" as a panel: the activations kept for the backward
+pass over the number of ranks, as fractions of those of one rank, on logarithmic axes; theory is dotted.
 """
 import math
 import sys
@@ -20,7 +20,7 @@ def cells(line):
 
 
 def panels():
-    """Of each table its axis, the line above it, and by curve its name and points (ranks, of one rank, theory)."""
+    """For each table its axis, the line above it, and its curves: name and points (ranks, fraction of one rank, theory)."""
     for start, line in enumerate(lines):
         header = cells(line)
         if header[0] not in AXES or not header[1].endswith(", MB"):
@@ -47,7 +47,7 @@ def drawn(left, axis, title, curves):
                    f'<text class="m" x="{left - 8}" y="{y(1 / n) + 4:.0f}" text-anchor="end">{label}</text>'
                    f'<text class="m" x="{x(n):.0f}" y="{TOP + HEIGHT + 18}" text-anchor="middle">{n}</text>')
     out.append(f'<text class="m" x="{left + WIDTH / 2:.0f}" y="{TOP + HEIGHT + 36}" text-anchor="middle">{AXES[axis]}</text>')
-    below = 0.0  # of the last label, so that none is over another
+    below = 0.0  # the bottom of the last label, so that labels do not overlap
     for k, (name, points) in enumerate(sorted(curves, key=lambda c: -c[1][-1][1])):
         out.append(f'<path class="t" d="{path([(n, theory) for n, _, theory in points])}"/>'
                    f'<path class="c{k}" d="{path([(n, part) for n, part, _ in points])}"/>')

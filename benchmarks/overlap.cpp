@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// How much of the time that messages take is hidden behind the computation: a GPT on ranks between
-// which a link is slow. Alone it runs on two threads; under mpirun, on MPI.
+// How much of the communication time is hidden behind computation: a GPT on ranks with a slow link between
+// them. Started alone, it runs on two threads; under mpirun, on MPI.
 //
 //   mpirun -n 2 build/benchmarks/weft_benchmark_overlap [LINK [LAYERS]]
 //
-// The link is made up: a message is over when it is, and when a wire of a given speed would have
-// carried this rank's bytes, one message after the other. LINK is the time on the wire of data
-// parallelism as a part of the time of a step (0.5). In the table of divided layers, what a backward pass
-// sends with whole activations takes LAYERS of its time (0.2).
+// The link is simulated: a message is done when it has arrived and a wire of a given speed would have carried
+// this rank's bytes, one message after the other. LINK (0.5) is the time that data parallelism's messages
+// take on the wire, as a fraction of the time of a step. In the table of sharded layers, the messages of a
+// backward pass with whole activations take the fraction LAYERS (0.2) of its time on the wire.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -30,9 +30,9 @@ using steady = std::chrono::steady_clock;
 
 double milliseconds(steady::duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
-/// One message at a time leaves a rank.
+/// A wire that carries one message of a rank at a time.
 struct wire {
-  double bytes_per_ms = 0;  // 0: as fast as can be
+  double bytes_per_ms = 0;  // 0: unlimited
   steady::time_point free_at{};
   double busy_ms = 0;
 
@@ -84,7 +84,7 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-/// Medians of steps.
+/// Medians over steps.
 figures measure(communicator& ranks, wire& link, double bytes_per_ms, const parallel_options& o) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   const index_t batch = 4, context = 128;
@@ -114,7 +114,7 @@ figures measure(communicator& ranks, wire& link, double bytes_per_ms, const para
   return {median(step), median(wired)};
 }
 
-/// Of a pass through blocks whose layers are divided: without a wire, and on one.
+/// A pass through blocks whose layers are sharded, without a wire and with one.
 struct pass_figures {
   figures free, wired;
 };
@@ -122,7 +122,7 @@ struct layer_figures {
   pass_figures forward, backward;
 };
 
-/// Medians of passes, on a wire and without one, in turns.
+/// Medians over passes, alternately with a wire and without one.
 template <activations Between>
 layer_figures measure_layers(communicator& ranks, wire& link, double bytes_per_ms) {
   constexpr index_t batch = 4, positions = 256, width = 512, heads = 8, blocks = 4;
@@ -163,7 +163,7 @@ layer_figures measure_layers(communicator& ranks, wire& link, double bytes_per_m
 
 void print_layers(communicator& ranks, wire& link, double share) {
   const figures fast = measure_layers<activations::whole>(ranks, link, 0).backward.free;
-  const double bytes = 4.0 * 4 * 4 * 256 * 512 * 4;  // of four blocks on two ranks: 4 S each
+  const double bytes = 4.0 * 4 * 4 * 256 * 512 * 4;  // sent by four blocks on two ranks: 4 S each
   std::vector<double> speed{bytes / 2 / (share * fast.step_ms)};
   ranks.broadcast(speed, 0).wait();
   const auto print = [&](const char* name, const pass_figures& f) {
@@ -203,7 +203,7 @@ void print_table(communicator& ranks, wire& link, double share) {
                       {"stage 3, no prefetch", {.divide = sharding::parameters, .prefetch = 0}}};
   const bool first = ranks.rank() == 0;
   const figures fast = measure(ranks, link, 0, {});
-  const double bytes = 4.0 * 10.8e6;  // about what data parallelism sends on two ranks
+  const double bytes = 4.0 * 10.8e6;  // about as many as data parallelism sends on two ranks
   std::vector<double> speed{bytes / (share * fast.step_ms)};
   ranks.broadcast(speed, 0).wait();
   if (first)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The bubble of pipelines, measured and simulated, with blocks that sleep: stages need no cores of their own.
+// The pipeline bubble, measured and simulated, with blocks that sleep, so that stages need no cores of their
+// own.
 //
-//   weft_benchmark_pipeline_bubble [MILLISECONDS]      of a block's forward pass; the backward pass takes 2
+//   weft_benchmark_pipeline_bubble [MILLISECONDS]      of a block's forward pass; backward takes 2x
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,9 +17,9 @@ using namespace weft;
 
 namespace {
 
-std::chrono::duration<double, std::milli> forward_ms{40};  // long beside delays of the machine
+std::chrono::duration<double, std::milli> forward_ms{40};  // long compared to the machine's delays
 
-/// The identity, after `Times` forward passes' time.
+/// The identity, which takes the time of `Times` forward passes.
 template <int Times>
 struct slow_identity : op::rule<1> {
   static constexpr auto kind = op::op_kind::native;
@@ -52,7 +53,7 @@ struct net {
 struct measured_step {
   double ms, bubble;  // the fraction of the time in which stages do not compute
 };
-/// The shortest of some steps.
+/// The shortest of several steps.
 measured_step shortest_step(int stages, int chunks, int m, const char* schedule) {
   measured_step best{INFINITY, 0};
   run_ranks(stages, [&](communicator& ranks) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The planner against published figures: tokens per second and GPU of MPT models trained with FSDP, as
-// MosaicML has measured them (github.com/mosaicml/llm-foundry, scripts/train/benchmarking).
+// The planner against published figures: tokens per second per GPU of MPT models trained with FSDP, measured
+// by MosaicML (github.com/mosaicml/llm-foundry, scripts/train/benchmarking).
 //
-// What is assumed of the machines are data sheets, with 0.9 of the bandwidth of memory, 0.8 of that of
-// connections, and usual latencies. Two figures of a kind of GPU are fitted, so that half of the rows are
-// predicted too fast and half too slow: the rate of products, on contexts up to 2048, and that of attention,
-// on longer ones.
+// The machines' figures come from data sheets, with 0.9 of the memory bandwidth, 0.8 of the bandwidth of
+// connections, and usual latencies. Two figures per kind of GPU are fitted so that half of the rows are
+// predicted too fast and half too slow: the rate of matrix products, on contexts up to 2048, and the rate of
+// attention, on longer ones.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -23,15 +23,15 @@ namespace {
 
 using plan = policy<precision::bf16, strategy::mesh<dp, fsdp<3>>>;
 
-/// A row of the tables. `recomputed`: activations of blocks are ("activation checkpointing"). `pure`:
-/// gradients are sent in bf16, too.
+/// A row of the tables. `recomputed`: the blocks' activations are recomputed ("activation checkpointing").
+/// `pure`: gradients are sent in bf16, too.
 struct published {
   const char* model;
   index_t context;
   int gpus;
   index_t samples, micro_batches;
   bool recomputed, pure;
-  double tokens;  // a second, of a GPU
+  double tokens;  // per second per GPU
 };
 
 struct machine {
@@ -61,7 +61,7 @@ gpt2::config sizes_of(const published& row) {
   return c;
 }
 
-/// Operations per second of products and of attention.
+/// Operations per second of matrix products and of attention.
 struct rates {
   double products = 0, attention = 0;
 };
@@ -101,7 +101,8 @@ double median(std::vector<double> x) {
   return 0.5 * (x[(x.size() - 1) / 2] + x[x.size() / 2]);
 }
 
-/// `r` with the rate at which the median of predicted / published is 1, of contexts up to 2048 or of others.
+/// `r` with `rate` set so that the median of predicted / published is 1, over contexts above 2048 (`is_long`)
+/// or the others.
 rates fitted(const machine& m, rates r, double rates::* rate, bool is_long) {
   double low = 2e13, high = 1e15;
   while (high / low > 1.005) {

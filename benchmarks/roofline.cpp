@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Every kernel of a GPT training step against the limits of the machine: operations a second over
-// operations a byte. Draws an SVG and prints the dearest ones.
+// Every kernel of a GPT training step against the limits of the machine: operations per second over
+// operations per byte. Draws an SVG and prints the most expensive kernels.
 //
 //   weft_benchmark_roofline PICTURE.svg [THREADS [LAYERS HEADS WIDTH CONTEXT BATCH]]
 //
-// A kernel's bytes are those of its arguments, once; its operations are instructions on elements
-// (a function like exp counts as one), multiplications and additions of products, and those of
-// attention's products below the diagonal. The limits are measured first: products on operands in
-// the first cache, and copies of memory that no cache holds.
+// A kernel's bytes are those of its arguments, each counted once. Its operations are instructions on elements
+// (a function like exp counts as one), multiplications and additions of matrix products, and those of
+// attention's products below the diagonal. The limits are measured first: matrix products on operands in the
+// L1 cache, and copies of memory that exceeds all caches.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -101,12 +101,12 @@ class timed_backend : public cpu::cpu_backend {
   }
 };
 
-/// f32 operations a second of all threads, each on operands in its first cache.
+/// f32 operations per second of all threads together, each on operands in its L1 cache.
 double peak_rate(executor& threads) {
   using B = cpu::detail::blocking<float>;
   constexpr index_t depth = 32, repeats = 20000;
   double best = 0;
-  for (const double begin = now(); now() - begin < 1;) {  // threads may begin on one core
+  for (const double begin = now(); now() - begin < 1;) {  // threads may all begin on one core
     const double start = now();
     threads.parallel_for(threads.threads(), [&](index_t, scratch_memory& scratch) {
       auto* p = static_cast<float*>(scratch.get(1 << 16));
@@ -121,7 +121,7 @@ double peak_rate(executor& threads) {
   return best;
 }
 
-/// Bytes read and written a second by copies.
+/// Bytes that copies read and write per second.
 double bandwidth(cpu::cpu_backend& where) {
   constexpr std::size_t size = std::size_t{1} << 28;
   void *a = where.allocate(size), *b = where.allocate(size);
@@ -137,7 +137,7 @@ double bandwidth(cpu::cpu_backend& where) {
   return best;
 }
 
-/// Logarithmic axes: operations a byte from 2^-4 to 2^10, rates from 2^-10 of the peak to the peak.
+/// Logarithmic axes: operations per byte from 2^-4 to 2^10, rates from 2^-10 of the peak to the peak.
 class picture {
  public:
   picture(const std::string& path, double peak, double bytes) : out_(path), peak_(peak) {

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: MIT
 """Compares weft with its peers; benchmarks/run.sh builds what it runs.
 
-    benchmarks/run.py BUILD_FOLDER THREADS [FAMILY[:TASKS]...]     # families: gpt busy ops layers tiny llama products; by default all
+    benchmarks/run.py BUILD_FOLDER THREADS [FAMILY[:TASKS]...]     # families: gpt busy ops layers tiny llama products; default: all
 
-TASKS is a regular expression: of the family, tasks whose names match.
+TASKS is a regular expression that selects tasks of the family by name.
 
-All programs of a comparison are started, and stopped (SIGSTOP) while another computes. In each round of a task each program does
-it once, so that programs alternate at the level of steps. The first round warms up; then each program's threads that computed most
-are bound to one core each. A ratio is the median over rounds of peer / weft, with its quartiles.
+All programs of a comparison are started together and stopped (SIGSTOP) while another computes. In each round of a task each program
+does it once, so that programs alternate step by step. The first round warms up; after it, the threads of each program that computed
+most are bound to one core each. A ratio is the median over rounds of peer / weft, with its quartiles.
 """
 import atexit
 import collections
@@ -33,12 +33,12 @@ if pathlib.Path(blas).exists():
 
 
 class program:
-    """A program that does tasks when asked: peers/ops.hpp."""
+    """A program that does tasks on request, by the protocol of peers/ops.hpp."""
 
     def __init__(self, command, cores):
         self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment, preexec_fn=lambda: os.sched_setaffinity(0, cores))
-        atexit.register(self.process.kill)  # a stopped program would stay
+        atexit.register(self.process.kill)  # a stopped program would outlive this one
         self.tasks = list(iter(lambda: self.line().rstrip("\n"), ""))
         self.process.send_signal(signal.SIGSTOP)
 
@@ -49,7 +49,7 @@ class program:
         return line
 
     def seconds(self, task):
-        """None if the program cannot do it."""
+        """The seconds that the task took; None if the program cannot do it."""
         self.process.send_signal(signal.SIGCONT)
         print(task, file=self.process.stdin, flush=True)
         answer = self.line()
@@ -57,7 +57,7 @@ class program:
         return None if answer == "none\n" else float(answer)
 
     def bind_threads(self):
-        """One core for each of the threads that computed most."""
+        """Binds the threads that computed most to one core each."""
         def busy(thread):
             return sum(map(int, (thread / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
 
@@ -71,7 +71,7 @@ class program:
 
 
 def measured(commands, rounds, tasks="", bind=True):
-    """Seconds by task and program, one for each round: of tasks whose names match, by programs that can do them."""
+    """Seconds by task and program, one per round, of the tasks whose names match, in the programs that can do them."""
     running = {name: program(command, cores) for name, command in commands.items()}
     seconds = {}
     for task in (t for t in next(iter(running.values())).tasks if re.search(tasks, t)):
@@ -94,25 +94,25 @@ def quartiles(values):
 
 
 def ratio_cell(peer, weft):
-    """Median and quartiles of peer / weft; none is faster if the quartiles are farther apart than the median is from 1."""
+    """Median and quartiles of peer / weft; neither is faster if the quartiles are farther apart than the median is from 1."""
     low, middle, high = quartiles([p / w for p, w in zip(peer, weft)])
     verdict = ", no verdict" if high - low > abs(middle - 1) else ""
     return f"{middle:.2f} ({low:.2f}-{high:.2f}{verdict})"
 
 
 def spread(values):
-    """Between the quartiles, as a share of the median."""
+    """The distance between the quartiles, as a fraction of the median."""
     low, middle, high = quartiles(values)
     return f"{100 * (high - low) / middle:.0f}%"
 
 
 def of_pytorch(expression):
-    """Empty where there is no PyTorch."""
+    """The value of a PyTorch expression as text; empty without PyTorch."""
     return subprocess.run([sys.executable, "-c", f"import torch; print({expression})"], capture_output=True, text=True).stdout.strip()
 
 
 def commands_of(family):
-    """weft first, then those that were built, and a script for PyTorch."""
+    """The commands of a family's programs: weft's first, then the peers that were built, and a script for PyTorch."""
     commands = {p.name[len(family) + 1:]: [p, threads] for p in sorted(peers.glob(f"{family}_*"))}
     script = here / f"peers/{family}_pytorch.py"
     if script.exists() and of_pytorch("__import__('transformers').__version__" if family == "llama" else "torch.__version__"):
@@ -132,7 +132,7 @@ def gpt_commands(c, static=False):
     forms = {"weft": "f32", "weft bf16": "bf16", **({"weft static": "static"} if static else {})}
     commands = {name: [peers / "gpt_weft", *c, threads, form] for name, form in forms.items()}
     if of_pytorch("torch.__version__"):
-        # Without instructions for bf16, PyTorch's products of it are plain loops.
+        # Without bf16 instructions, PyTorch's bf16 products are plain loops.
         for form in ["eager", "compiled"] + ["bf16"] * (of_pytorch("torch.ops.mkldnn._is_mkldnn_bf16_supported()") == "True"):
             commands[f"PyTorch {form}"] = [sys.executable, here / "peers/gpt_pytorch.py", *c, threads, form]
     if (peers / "gpt_libtorch").exists():
@@ -152,7 +152,7 @@ def gpt_steps():
 
 
 def busy_core():
-    """The second step while another process wants the last core for itself; threads are not bound."""
+    """The second step while another process keeps the last core busy; threads are not bound."""
     c = list(configs)[1]
     alone = measured(gpt_commands(c), 7, bind=False)["step"]
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -203,7 +203,7 @@ def products(rounds):
 
 
 def described():
-    """Machine, commit, date, peers: the line above the tables."""
+    """The line above the tables: machine, commit, date, peers."""
     git = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], capture_output=True, text=True, cwd=here).stdout.strip()
     date = subprocess.run(["date", "-I"], capture_output=True, text=True).stdout.strip()
     info = subprocess.run(["lscpu"], capture_output=True, text=True).stdout

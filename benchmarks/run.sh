@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Builds weft and the peers that are on this machine, compares them, prints Markdown tables of ratios.
+# Builds weft and the peers that this machine has, compares them, and prints Markdown tables of ratios.
 #
-#   benchmarks/run.sh [THREADS [FAMILY[:TASKS]...]]   # families: gpt busy ops layers tiny llama products; by default all; as run.py
+#   benchmarks/run.sh [THREADS [FAMILY[:TASKS]...]]   # as run.py; families: gpt busy ops layers tiny llama products; default: all
 #
-# Peers: PyTorch (python3 -c 'import torch'), whose wheel has LibTorch, with transformers for llama, and Debian's libtorch-dev,
-# libopenblas-openmp-dev, libdnnl-dev, libeigen3-dev, libxtensor-dev. What is missing is left out. Where other programs run, `chrt -r 50 benchmarks/run.sh`,
-# as root, is disturbed less.
+# Peers: PyTorch (python3 -c 'import torch'), whose wheel contains LibTorch, with transformers for llama; Debian's libtorch-dev,
+# libopenblas-openmp-dev, libdnnl-dev, libeigen3-dev, libxtensor-dev. Missing peers are left out. If other programs run on the machine,
+# `chrt -r 50 benchmarks/run.sh`, as root, is disturbed less.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 threads=${1:-$(nproc)}
@@ -16,7 +16,7 @@ families=${families/ busy / busy gpt }
 at=build/benchmarks
 mkdir -p $at/peers
 
-# peer NAME HEADER FLAGS...: builds benchmarks/peers/NAME.cpp, or NAME without _packed, where the header is and the family is wanted.
+# peer NAME HEADER FLAGS...: builds benchmarks/peers/NAME.cpp (NAME without _packed) if the header exists and the family is wanted.
 peer() {
   local name=$1 header=$2 source=benchmarks/peers/${1%_packed}.cpp family=${1%%_*}
   shift 2

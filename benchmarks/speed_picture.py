@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Draws the table of GPT-2 training steps in docs/benchmarks.md, so that the picture cannot say anything else.
+"""Draws the table of GPT-2 training steps in docs/benchmarks.md, so that the picture always agrees with it.
 
     benchmarks/speed_picture.py docs/benchmarks.md docs/pictures/speed.svg
 
-Every table whose first columns are "step" and "weft" is drawn, under the machine and date of the line above it: tokens/s of weft,
+Draws every table whose first columns are "step" and "weft", under the machine and date of the line above it: tokens/s of weft,
 PyTorch eager, PyTorch compiled and LibTorch, as multiples of LibTorch's.
 """
 import sys

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a rank holds of the activations of a GPT step, with layers or positions divided among ranks.
+// The activations of a GPT step that a rank holds if layers or positions are sharded.
 //
 //   using plan = policy<strategy::mesh<cp<ring>>>;
 //   forecast<plan>(4, {.layers = 12, .context = 16384}, 1)[0].peak    // of rank 0 of four; computes nothing
@@ -13,13 +13,13 @@
 
 #include "../examples/gpt2.hpp"
 
-/// Bytes of a device's memory in a forward and backward pass.
+/// Bytes of device memory in a forward and backward pass.
 struct step_memory {
-  std::size_t kept = 0;  // by forward for backward
-  std::size_t peak = 0;  // the most at any time, besides tokens, parameters and their gradients
+  std::size_t kept = 0;  // saved by the forward pass for the backward pass
+  std::size_t peak = 0;  // the peak, without tokens, parameters and their gradients
 };
 
-/// Sets the gradients of all parameters of a model to zero; returns the bytes that they take.
+/// Allocates zero gradients for all parameters of a model; returns their bytes.
 template <class Model>
 std::size_t make_gradients(const Model& model, const weft::device& where) {
   const std::size_t before = where.memory().figures().in_use;
@@ -28,7 +28,7 @@ std::size_t make_gradients(const Model& model, const weft::device& where) {
   return where.memory().figures().in_use - before;
 }
 
-/// Of this rank, in a pass that adds to gradients and does not reduce them among ranks. `Plan` is a mesh of
+/// The memory of this rank in a pass that accumulates gradients without reducing them. `Plan` is a mesh of
 /// one axis, tp or cp. Collective.
 template <class Plan>
 step_memory memory_of_step(weft::communicator& ranks, const weft::device& where, const gpt2::config& c,
@@ -50,7 +50,7 @@ step_memory memory_of_step(weft::communicator& ranks, const weft::device& where,
   };
   const auto in_use = [&] { return where.memory().figures().in_use; };
   const std::size_t parameters = in_use();
-  // From here on, what a run keeps from step to step is there.
+  // After this step, all memory that a run keeps from step to step has been allocated.
   run.step(1, [&](index_t) { return loss_of(); });
   const std::size_t gradients = make_gradients(model, where);
   where.memory().reset_peak();
@@ -65,7 +65,7 @@ step_memory memory_of_step(weft::communicator& ranks, const weft::device& where,
   return found;
 }
 
-/// Of each of `ranks` ranks, on a device that only counts.
+/// The memory of each of `ranks` ranks, on a device that only counts.
 template <class Plan>
 std::vector<step_memory> forecast(int ranks, const gpt2::config& c, weft::index_t batch) {
   std::vector<step_memory> all;

@@ -6,13 +6,13 @@
     tools/scaling.py --ranks 1,2,4,8 --start 'mpirun -n {ranks}' -- train_gpt --comm mpi --data FILE --mesh dp=2,tp=auto
     tools/scaling.py --ranks 4,8 --start 'launch -n {ranks}' -- train_gpt --comm gloo --data FILE --strategy zero3
 
-Strong scaling: all numbers of ranks do the same work in a step, --batches batches (by default the fewest that divide among all
-of them). Weak scaling: each rank has --batches-per-rank (by default 1). Without --start ranks are threads of one process. Runs of
-different numbers of ranks take turns, --rounds times; a number is the median over the steps after the first --warmup, of all rounds,
-with the quartiles. Under strong scaling the losses must agree, or it ends with code 1.
+Strong scaling: every number of ranks does the same work per step, --batches batches (default: the smallest number that every number
+of ranks can divide evenly). Weak scaling: each rank has --batches-per-rank (default: 1). Without --start, ranks are threads of one
+process. Runs with different numbers of ranks alternate, --rounds times; a figure is the median, with quartiles, over the steps of all
+rounds except the first --warmup steps of each run. In strong scaling the losses must agree; otherwise the exit code is 1.
 
-Speed-up and efficiency are relative to the smallest number of ranks. Give each rank as many --threads at every number of ranks, and
-no more in all than there are cores.
+Speed-up and efficiency are relative to the smallest number of ranks. Give each rank the same number of --threads at every number of
+ranks, in all at most as many as there are cores.
 """
 import argparse
 import json
@@ -56,7 +56,7 @@ def arguments():
 
 
 def data_ranks(command, ranks):
-    """How many of the ranks process different data: all but those that --mesh says divide layers, positions or stages."""
+    """The number of ranks with different data: all ranks divided by those that shard layers or positions or are stages, by --mesh."""
     mesh = command[command.index("--mesh") + 1] if "--mesh" in command[:-1] else ""
     sizes = dict(axis.split("=") for axis in mesh.split(",") if "=" in axis)
     known = [int(n) for n in sizes.values() if n.isdigit()]
@@ -71,7 +71,7 @@ def data_ranks(command, ranks):
 
 
 def steps_of(a, ranks, batches):
-    """The lines of the log about the steps after those that warm up, of one run; each data rank has `batches` in a step."""
+    """The log's lines about the steps after warm-up, from one run; each data rank has `batches` batches per step."""
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "log.jsonl"
         start = shlex.split(a.start.replace("{ranks}", str(ranks)))
@@ -95,7 +95,7 @@ def spread(values):
 
 
 def table(a, title, batches_of):
-    """Measures and prints. Returns the last loss by number of ranks."""
+    """Measures, prints the table, and returns the last loss by number of ranks."""
     runs = {n: [] for n in a.ranks}
     for _ in range(a.rounds):
         for n in a.ranks:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Writes weft as one header, for Compiler Explorer, bug reports and projects without a build system.
 
-    tools/single_header.py > weft.hpp                            # what <weft/weft.hpp> has
-    tools/single_header.py weft/parallel/bind.hpp weft/comm/threads.hpp > weft.hpp     # and these
+    tools/single_header.py > weft.hpp                            # the contents of <weft/weft.hpp>
+    tools/single_header.py weft/parallel/bind.hpp weft/comm/threads.hpp > weft.hpp     # and of these headers
 
-It is used like <weft/weft.hpp>; without the macros of CMake's targets (WEFT_WITH_TBB=1, ...) as plain headers are. It cannot be
+Use it like <weft/weft.hpp>. As with plain headers, the macros of CMake's targets (WEFT_WITH_TBB=1, ...) are not set. It cannot be
 mixed with the headers, or with weft::compiled, in one file.
 """
 import pathlib
@@ -17,13 +17,13 @@ INCLUDE = re.compile(r"#include <(weft/[^>]+)>")
 
 
 def written_out(name, met, out):
-    """Appends the text of a header and of those that it includes, each once. `met`: those that are there already."""
+    """Appends the text of a header and of the headers that it includes, each once. `met`: the headers already appended."""
     if name in met:
         return
     met.add(name)
     guard = re.sub(r"\W", "_", name).upper() + "_"
     out += [f"#ifndef {guard}", f"#define {guard}"]
-    scopes = []  # of the conditions that are open: the headers that were there before; None for one that holds
+    scopes = []  # for each open condition, the headers met before it; None for a condition known to hold
     for line in (ROOT / name).read_text().splitlines():
         word = line.strip()
         include = INCLUDE.match(word)
@@ -36,7 +36,7 @@ def written_out(name, met, out):
             out.append(line)
         elif word.startswith(("#else", "#elif", "#endif")):
             holds = scopes[-1] is None
-            if not holds:  # what is included under a condition is written again where it is included without
+            if not holds:  # a header included under a condition is written again where it is included without it
                 met.clear()
                 met.update(scopes[-1])
                 out.append(line)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One unit that trains GPT-2: forward, backward, clipping, AdamW. LAYERS is the depth.
+// One translation unit that trains GPT-2: forward, backward, clipping, AdamW. LAYERS is the depth.
 #include <weft/weft.hpp>
 
 #include "../../examples/gpt2.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One unit that trains GPT-2 on ranks. AXES: those of the mesh, "dp" or "pp<>, dp" for example.
+// One translation unit that trains GPT-2 on ranks. AXES: the mesh's axes, "dp" or "pp<>, dp" for example.
 #include <weft/parallel/bind.hpp>
 #if WEFT_STAGES
 #include <weft/parallel/pipeline.hpp>

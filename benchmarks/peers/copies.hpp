@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What memory allows: memcpy of as many bytes as a task must read and write at least, each thread a part of
-// its own.
+// The limit that memory sets: memcpy of the minimum number of bytes that a task must read and write, each
+// thread its own part.
 #pragma once
 
 #include <omp.h>
@@ -11,7 +11,7 @@
 
 namespace ops {
 
-/// `arrays` arrays of `elements` floats are read or written: half as many are copied.
+/// A task that reads or writes `arrays` arrays of `elements` floats in all: half as many are copied.
 inline task copies(const std::string& name, double arrays, long elements) {
   const auto bytes = static_cast<std::size_t>(arrays / 2 * static_cast<double>(elements) * sizeof(float));
   return {name, [bytes, from = std::vector<char>(bytes, 1), to = std::vector<char>(bytes, 2)]() mutable {

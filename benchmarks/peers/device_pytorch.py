@@ -90,6 +90,6 @@ print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n\n| kernel 
 for what, (amount, unit, run) in tasks.items():
     try:
         seconds = [seconds_of(run, torch.cuda.synchronize) for _ in range(9)][2:]
-    except RuntimeError:  # a kernel of a library that is not there
+    except RuntimeError:  # the library of this kernel is missing
         continue
     print(f"| {what} | {amount / statistics.median(seconds) * (1e-12 if unit[0] == 'T' else 1e-9):.{int(unit[0] == 'T')}f} {unit} |", flush=True)

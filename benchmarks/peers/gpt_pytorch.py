@@ -4,7 +4,7 @@
 
     gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY THREADS eager|compiled|bf16|cuda|cuda_compiled
 
-On the CPU; cuda: on a GPU, in bf16.
+Runs on the CPU; cuda and cuda_compiled: on a GPU, in bf16.
 """
 import sys
 

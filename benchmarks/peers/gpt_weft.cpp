@@ -3,7 +3,7 @@
 //
 //   gpt_weft LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY THREADS f32|bf16|static
 //
-// static: in f32, with the extents of the smallest step in types; the numbers must be these.
+// static: in f32, with the extents of the smallest step in the types; the arguments must match them.
 #include <weft/weft.hpp>
 
 #include "../../examples/gpt2.hpp"

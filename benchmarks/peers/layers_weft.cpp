@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Layers forward and backward, attention, the optimiser: the tasks of layers_pytorch.py.
+// Layers forward and backward, attention, the optimizer: the tasks of layers_pytorch.py.
 #include <weft/weft.hpp>
 
 #include "ops.hpp"
@@ -24,7 +24,7 @@ int main(int, char** values) {
   const auto numbers = [&](index_t rows, index_t columns) {
     return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {}, where));
   };
-  // f(x) forward and backward, where the gradient of the result is another matrix.
+  // f(x) forward and backward; the gradient of the result is another matrix.
   const auto both_ways = [&](auto f, auto x, auto g) {
     return [=, &c] {
       x.state()->grad.reset();

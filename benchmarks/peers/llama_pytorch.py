@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The tasks of llama_weft.cpp by Hugging Face's transformers: llama_pytorch.py THREADS."""
+"""The tasks of llama_weft.cpp with Hugging Face's transformers: llama_pytorch.py THREADS."""
 import sys
 
 import torch

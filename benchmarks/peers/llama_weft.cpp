@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Llama of 134 million parameters, as it generates: the tasks of llama_pytorch.py.
+// Generation with a Llama of 134 million parameters: the tasks of llama_pytorch.py.
 #include "../../examples/llama.hpp"
 #include "ops.hpp"
 
@@ -17,7 +17,7 @@ int main(int, char** values) {
         generate<std::int32_t>(extents<dyn, dyn>{batch, 128}, [](index_t i) { return i * 7 % 1000; }, where);
     const std::string of = ", batch of " + std::to_string(batch);
     tasks.push_back({"128 tokens at once" + of, [&, prompt] { llama::decoding(model, c)(prompt); }});
-    // The most likely token after the tokens before it.
+    // Predicts the most likely next token.
     auto next = std::make_shared<llama::decoding<10'000, per_million<10>, rope_scaling{}>>(model, c);
     auto logits = std::make_shared<tensor<float, extents<dyn, dyn>>>((*next)(prompt));
     tasks.push_back({"one token" + of, [&, next, logits] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Milliseconds of MPI's own collectives: mpirun -n RANKS open_mpi. Prints as collectives.cpp does.
+// Milliseconds of MPI's own collectives: mpirun -n RANKS open_mpi. Prints the lines of collectives.cpp.
 #include <mpi.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What programs that run.py compares have in common. A program prints the names of the tasks that it can do,
-// one a line, and an empty line. For each name that it then reads it does that task and prints the seconds
-// that it took, or "none" if it cannot, so that run.py decides which program computes when.
+// The protocol of the programs that run.py compares. A program prints the names of its tasks, one per line,
+// and an empty line. Then, for each name that it reads, it does the task and prints the seconds that it took,
+// or "none" if it failed, so that run.py decides which program computes when.
 //
 //   echo softmax | ops_weft THREADS
 #pragma once
@@ -30,8 +30,8 @@ struct task {
 
 inline int threads_of(char** values) { return std::atoi(values[1]); }
 
-/// Seconds of one run. A run so short that clock and cold caches would show is repeated for ten milliseconds
-/// after it. `finish` waits for what runs have only queued.
+/// Seconds of one run. A run shorter than ten milliseconds, in which the clock and cold caches would show, is
+/// then repeated for that long. `finish` waits for work that runs have queued.
 inline double seconds_of(const std::function<void()>& run, const std::function<void()>& finish = [] {}) {
   const auto seconds = [&](int repeats) {
     finish();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Matrix products of many shapes, for programs that do the same ones: C [m, n] = A [m, k] B [k, n], each
-// operand stored as it is read or transposed.
+// Matrix products of many shapes, the same for all programs: C [m, n] = A [m, k] B [k, n], each operand
+// stored as written or transposed.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,8 @@ inline constexpr shape shapes[] = {
     {1000, 1000, 1000}, {1024, 1024, 1024}, {2048, 2048, 2048}, {256, 2304, 768},
     {256, 3072, 768},   {256, 768, 3072},   {4096, 768, 768},   {1024, 50304, 768}};
 
-/// Adds a task for every product: make(shape, form) returns a function that computes it. Operands are made
-/// when a task first runs, and those of the task before are freed, so that one product is in memory at a
+/// Adds a task for every product: make(shape, form) returns a function that computes it. Operands are created
+/// when a task first runs, and those of the previous task are freed, so that one product is in memory at a
 /// time.
 template <class Make>
 void add_tasks(std::vector<ops::task>& tasks, const std::string& type, const Make& make) {

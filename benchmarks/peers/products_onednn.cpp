@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// With WEFT_PACKED, B lies as oneDNN would have it: what weights that never change may be brought into once.
+// With WEFT_PACKED, B has the layout that oneDNN chooses, into which constant weights can be reordered once.
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "products.hpp"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The products of products.hpp by PyTorch's libraries, MKL for f32 and oneDNN for bf16: products_pytorch.py THREADS."""
+"""The products of products.hpp with PyTorch's libraries, MKL for f32 and oneDNN for bf16: products_pytorch.py THREADS."""
 import pathlib
 import re
 import sys
@@ -18,7 +18,7 @@ made = {}
 
 def product(name, m, n, k, form, dtype):
     def run():
-        if name not in made:  # one is in memory at a time
+        if name not in made:  # one product is in memory at a time
             made.clear()
             a = torch.randn(k, m, dtype=dtype).T if form == "AtB" else torch.randn(m, k, dtype=dtype)
             b = torch.randn(n, k, dtype=dtype).T if form == "ABt" else torch.randn(k, n, dtype=dtype)
@@ -31,7 +31,7 @@ def product(name, m, n, k, form, dtype):
 
 tasks = {}
 types = {"f32": torch.float32}
-if torch.ops.mkldnn._is_mkldnn_bf16_supported():  # otherwise they are plain loops
+if torch.ops.mkldnn._is_mkldnn_bf16_supported():  # otherwise its products are plain loops
     types["bf16"] = torch.bfloat16
 for kind, dtype in types.items():
     for m, n, k in shapes:

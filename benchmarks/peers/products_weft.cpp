@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a program's product comes down to, without the program: operands and result are there.
+// The kernel that a program's matrix product ends in, called without a graph, on operands and a result that
+// exist.
 #include <weft/device/cpu/product.hpp>
 
 #include <vector>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""ops.hpp in Python: names of tasks are printed; for each name that is read, the task's seconds."""
+"""The protocol of ops.hpp in Python: prints the names of tasks, then, for each name that it reads, the task's seconds."""
 import sys
 import time
 

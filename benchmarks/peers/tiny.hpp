@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Training steps that are so small that the cost of a statement shows: what the programs of them share.
+// Sizes and helpers of training steps so small that the overhead of a statement shows.
 #pragma once
 
 #include "ops.hpp"
@@ -7,8 +7,8 @@
 namespace tiny {
 
 inline constexpr long batch = 32, features = 784, hidden = 128, classes = 10;  // MLP, SGD
-inline constexpr long sequence = 32, cell_batch = 8, cell_width = 64;  // LSTM cell, one statement a step
-inline constexpr long scalar_steps = 100;  // x = sin(x) * w + x, one statement a step
+inline constexpr long sequence = 32, cell_batch = 8, cell_width = 64;  // LSTM cell, one statement per step
+inline constexpr long scalar_steps = 100;  // x = sin(x) * w + x, one statement per step
 inline constexpr int repeats = 20;                                             // in one measured round
 inline constexpr float rate = 1e-3f;
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Milliseconds of PyTorch's gloo collectives between processes: torch_gloo.py RANKS. Prints as collectives.cpp does."""
+"""Milliseconds of PyTorch's gloo collectives between processes: torch_gloo.py RANKS. Prints the lines of collectives.cpp."""
 import sys
 import time
 
