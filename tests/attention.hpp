@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The derivative of attention by its formula, in double.
+// The derivative of attention by its formula, in double precision.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace weft::test {
 
-/// The cotangents of q, k and v for that of the result, by the formula of softmax's derivative.
+/// The cotangents of q, k and v, given the result's, by the formula of softmax's derivative.
 inline std::array<oracle::array, 3> cotangents(bool hides, index_t first,
                                                const std::array<oracle::array, 3>& of,
                                                const oracle::array& g) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Runs in which ranks hold any boxes of any tensors, as strategies to come may divide them: what checkpoints
-// and weight files need of a run, and no more.
+// Runs whose ranks hold arbitrary boxes of tensors, as future strategies may shard them. They have only what
+// checkpoints and weight files need of a run.
 #pragma once
 
 #include <cstring>
@@ -19,13 +19,13 @@
 
 namespace weft::test {
 
-/// The tensors of a model: type, shape and elements of each, in random bits.
+/// The tensors of a model: type, shape and elements (random bits) of each.
 struct box_model {
   struct entry {
     std::string name;
     tensor_spec whole;
     bool is_buffer = false, has_state = false;
-    std::map<std::string, std::string> bytes;  // by kind of optimizer state; "" for the tensor itself
+    std::map<std::string, std::string> bytes;  // by kind of optimizer state; "": the tensor itself
   };
   std::vector<entry> tensors;
 
@@ -60,10 +60,10 @@ struct box_model {
   }
 };
 
-/// For each tensor of a model the box of each owner; a rank without one has nothing of it.
+/// For each tensor of a model, the box of each owner; a rank without a box holds no part of the tensor.
 using box_plan = std::vector<std::map<int, box>>;
 
-/// Random boxes that tile. Buffers are whole on every rank.
+/// Random boxes that tile each tensor. Buffers are whole on every rank.
 inline box_plan random_plan(random_source& random, const box_model& m, int owners) {
   box_plan plan;
   for (const box_model::entry& e : m.tensors) {
@@ -99,8 +99,8 @@ class box_run {
     }
   };
 
-  /// `ranks` are replicas of owners.size() / replicas ranks each. Elements are those of the model if
-  /// `with_elements`, otherwise zero.
+  /// `ranks` form `replicas` replicas of equal size. Elements are the model's if `with_elements`, otherwise
+  /// zero.
   box_run(communicator& ranks, int replicas, const box_model& m, const box_plan& plan, bool with_elements,
           const device& where)
       : ranks_(&ranks) {
@@ -132,11 +132,11 @@ class box_run {
   void set_randomness(const context::random_state& r) { random_ = r; }
   void begin_step(std::uint64_t step) { random_ = {random_.seed, step, 0}; }
   std::vector<held_tensor> held_tensors() const { return held_; }
-  void before_update(std::function<void()>) {}  // nothing is changed
+  void before_update(std::function<void()>) {}  // changes nothing
   void reload(bool) {}
   void reset_hook() {}
 
-  /// Whether this rank has the elements of the model, and no other optimizer state.
+  /// Whether this rank has the elements of the model, and no further optimizer state.
   bool has(const box_model& m, bool with_state) const {
     const auto is = [](const tensor_state& t, const std::string& bytes) {
       return t.bytes() == bytes.size() && std::memcmp(t.memory.data(), bytes.data(), bytes.size()) == 0;

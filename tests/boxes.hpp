@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Random boxes, and the elements of a box by looking at every element of the tensor.
+// Random boxes, and the elements of a box, found by checking every element of the tensor.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ inline std::vector<index_t> elements_of(const box& b, const shape& whole) {
   return all;
 }
 
-/// Divides `whole` into boxes: cut in two again and again at any place, also at the ends.
+/// Divides `whole` into boxes: cuts every box in two, `times` times over, at any place, the ends included.
 inline void cut(random_source& random, const box& whole, int times, std::vector<box>& to) {
   if (times == 0 || whole.offset.order == 0) return to.push_back(whole);
   const auto d = static_cast<int>(below(random, whole.offset.order));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A small model whose runs the tests of checkpoints save, damage and resume.
+// A small model whose runs the checkpoint tests save, damage and resume.
 #pragma once
 
 #include <unistd.h>
@@ -39,7 +39,7 @@ inline void write_bytes(const fs::path& path, const std::string& bytes) {
 }
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-/// Rows that two ranks divide unevenly, and a buffer.
+/// A model with rows that two ranks shard unevenly, and a buffer.
 struct net {
   parameter<extents<3, 2>> table = make_parameter(extents<3, 2>{}, init::normal(1));
   parameter<extents<2>> bias = make_parameter(extents<2>{}, init::normal(1));
@@ -47,7 +47,7 @@ struct net {
   auto operator()(expression auto x) const { return matmul(x, table) + bias; }
 };
 
-/// A run of `net` on a rank, whose parameters after s steps are a function of s and the seed.
+/// A run of `net` on a rank; its parameters after s steps are a function of s and the seed.
 struct bound_net {
   net model;
   adamw optimizer{.lr = 0.05};
@@ -73,7 +73,7 @@ struct bound_net {
       run.step();
     }
   }
-  /// Parameters, buffers and state of the optimiser. Collective.
+  /// Parameters, buffers and optimizer state. Collective.
   std::vector<float> values() {
     std::vector<float> all;
     for (const state_dict_t& tensors : {run.full(), run.full_optimizer()})

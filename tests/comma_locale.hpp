@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A locale of C in which the decimal point is a comma.
+// A C locale whose decimal point is a comma.
 #pragma once
 
 #include <clocale>

@@ -9,7 +9,7 @@ namespace weft::test {
 
 namespace {
 
-/// "[1, 0, 2]" of the element number `k`.
+/// The position of element number `k` as text, "[1, 0, 2]".
 std::string place(const shape& s, index_t k) {
   shape p = s;
   for (int d = s.order; d-- > 0; k /= s[d]) p[d] = k % s[d];
@@ -35,11 +35,11 @@ double largest_finite(const std::vector<double>& x) {
   return largest;
 }
 
-/// Whether `a` is where `b` should be.
+/// Whether `a` matches `b` within `bound`.
 bool near(double a, double b, double bound) {
   if (std::isnan(b)) return std::isnan(a);
   if (std::isinf(b) || std::isinf(a)) return a == b;
-  return std::abs(a - b) <= bound;  // false where one of them is NaN
+  return std::abs(a - b) <= bound;  // false if either is NaN
 }
 
 }  // namespace

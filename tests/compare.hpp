@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The one comparison of results: types and shapes are the same, NaN and infinities stand in the same places,
-// integers and bool are equal, finite numbers are near.
+// The comparison of results that all tests use: types and shapes are the same, NaN and infinities are in the
+// same places, integers and bool are equal, finite numbers are within a tolerance.
 //
 //   CHECK(matches(eval(e), oracle::value(e), {.relative = 1e-6}));   // says which element differs first
 #pragma once
@@ -13,15 +13,15 @@
 namespace weft::test {
 
 /// How far a finite element may be from the expected one: absolute + relative * |expected| + of_largest * the
-/// largest finite |expected| of the tensor + times_slack * slack. An element of which this is no number never
+/// largest finite |expected| of the tensor + times_slack * slack. An element whose tolerance is NaN never
 /// matches.
 struct tolerance {
   double absolute = 0, relative = 0, of_largest = 0;
-  std::vector<double> slack{};  // by element; empty: none
+  std::vector<double> slack{};  // per element; empty: none
   double times_slack = 1;
 };
 
-/// The outcome of a comparison: whether all is as expected, and if not, what is not.
+/// The outcome of a comparison: whether everything is as expected, and if not, the first difference.
 class comparison {
  public:
   comparison() = default;
@@ -36,7 +36,7 @@ class comparison {
   std::string difference_;
 };
 
-/// `expected` is rounded to its type first, as the result of an op is.
+/// Rounds `expected` to its type first, as the result of an op is rounded.
 comparison matches(const oracle::array& actual, const oracle::array& expected, const tolerance& t = {});
 
 template <element T, class Extents, bool Tracked>
@@ -45,8 +45,8 @@ comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::arra
   if (!actual.defined()) return comparison("there is no tensor");
   return matches(oracle::read(actual), expected, t);
 }
-/// Against a derivative: its estimated error, 10 times, is added to the tolerance. One that has not converged
-/// matches nothing.
+/// Compares with a derivative; 10 times its estimated error is added to the tolerance. A derivative that has
+/// not converged matches nothing.
 template <element T, class Extents, bool Tracked>
 comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::derivative& expected,
                    tolerance t = {}) {
@@ -56,7 +56,7 @@ comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::deri
   return matches(actual, expected.value, t);
 }
 
-/// Elements as an array of one dim, for what is not in a tensor.
+/// Elements that are not in a tensor, as a one-dimensional array.
 template <class T>
 oracle::array flat(const std::vector<T>& elements) {
   const shape s{1, {static_cast<index_t>(elements.size())}};
@@ -65,13 +65,13 @@ oracle::array flat(const std::vector<T>& elements) {
   else return oracle::numbers(dtype_of<T>, s, {elements.begin(), elements.end()});
 }
 
-/// Elements that should be those of `expected` within the tolerance, both in plain vectors of one type.
+/// Compares elements in plain vectors of one type with `expected`, within the tolerance.
 template <class T>
 comparison matches(const std::vector<T>& actual, const std::vector<T>& expected, const tolerance& t = {}) {
   return matches(flat(actual), flat(expected), t);
 }
 
-/// The largest |a - b| / |b|; infinite where the lengths differ or anything is no finite number.
+/// The largest |a - b| / |b|; infinite if the lengths differ or any element is not finite.
 double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b);
 /// The largest |a - b| / (1 + |b|), likewise.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);

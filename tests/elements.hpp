@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The elements of tensors that any device holds, one after the other, as f32.
+// The elements of tensors on any device, one after the other, as f32.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The tile registers of device/cpu/tile_registers.hpp in memory, so that products on them are tested on any
-// machine. An instruction outside of a configuration, which would end the process, throws.
+// Emulates the tile registers of device/cpu/tile_registers.hpp in memory, so that matrix products on them are
+// tested on any machine. An instruction without a configuration, which would end the process, throws.
 #pragma once
 
 #include <bit>

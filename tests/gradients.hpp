@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The law of derivatives: what a tape adds up, and the second derivative, are those of difference quotients
-// of the definition.
+// The law of derivatives: the gradients that a tape accumulates, and second derivatives, equal difference
+// quotients of the definition.
 #pragma once
 
 #include <weft/weft.hpp>
@@ -26,13 +26,13 @@ inline auto images(index_t channels, std::uint64_t seed) {
   return variable<double, batch>(randn<double>(batch{2, channels, 5, 6}, {.seed = seed}));
 }
 
-/// Weighs elements differently, so that a derivative in the wrong place shows.
+/// A sum that depends on each element differently, so that a derivative in the wrong place shows.
 template <expression E>
 auto weighed(E e) {
   return sum(e * sin(e * 1.3 + 0.4));
 }
 
-/// The gradient in `x` that `steps` delivers for the scalar `y`; it is taken away again.
+/// The gradient with respect to `x` that `steps` computes for the scalar `y`; x's gradient is cleared again.
 template <class Y, class V>
 oracle::array delivered(tape<>& steps, const Y& y, V& x) {
   x.zero_grad();
@@ -42,7 +42,7 @@ oracle::array delivered(tape<>& steps, const Y& y, V& x) {
   x.zero_grad();
   return g;
 }
-/// The same for the scalar `e` on a tape of its own.
+/// The same, for the scalar `e` on a separate tape.
 template <expression E, class V>
 oracle::array delivered(const E& e, V& x) {
   tape steps;
@@ -56,7 +56,7 @@ inline comparison near_quotients(const oracle::array& seen, const oracle::deriva
                  {.absolute = within, .relative = within, .slack = expected.error.f, .times_slack = 10});
 }
 
-/// For f64: the scalar `e` and its gradient with respect to `x`, as one tape computes them.
+/// For f64: checks the scalar `e` and its gradient with respect to `x`, computed by one tape.
 template <expression E, class V>
 comparison derivable(const E& e, V& x, double within = 1e-8) {
   tape steps;
@@ -65,7 +65,7 @@ comparison derivable(const E& e, V& x, double within = 1e-8) {
   return value ? near_quotients(delivered(steps, y, x), oracle::gradient(e, x), within) : value;
 }
 
-/// The gradient with respect to `x` of the derivative of the scalar f(a) along `direction`.
+/// Checks the gradient with respect to `x` of the derivative of the scalar f(a) along `direction`.
 template <class F, class A, class C, class V>
 comparison twice_derivable(F f, const A& a, const C& direction, V& x, double within = 1e-6) {
   return near_quotients(delivered(sum(grad(f, a) * direction), x),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A communicator whose messages arrive as late as they may: an operation begins when it is waited for, and
-// reads its buffers no sooner.
+// A communicator whose messages arrive as late as possible: an operation begins, and reads its buffers, only
+// when it is waited for.
 #pragma once
 
 #include <memory>
@@ -25,9 +25,9 @@ class late_communicator : public communicator {
   void abort(const std::string& reason) override { ranks_->abort(reason); }
   std::exception_ptr failure() const override { return ranks_->failure(); }
 
-  /// How many operations have been started, not counting those of parts.
+  /// The number of operations that have been started, not counting those of parts.
   int started() const { return started_; }
-  /// How many operations were under way together, at most.
+  /// The largest number of operations that were in flight together.
   int most_under_way() const { return *most_; }
 
  protected:

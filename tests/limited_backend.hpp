@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A device for tests of what needs how much memory.
+// A device for tests of memory requirements.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace weft::test {
 
-/// The CPU with so many bytes and no more.
+/// The CPU with a limited number of bytes.
 class limited_backend : public cpu::cpu_backend {
  public:
   explicit limited_backend(std::size_t bytes) : cpu_backend(1), most_(bytes), left_(bytes) {}

@@ -33,14 +33,14 @@ inline bool is_numbers(const weft::io::stored_tensor& t, weft::dtype type, const
   return t.type == type && t.extents == extents && t.bytes == numbers(type, extents).bytes;
 }
 
-/// The dtype that name_of calls so.
+/// The dtype whose name, by name_of, is `name`.
 inline weft::dtype type_named(std::string_view name) {
   for (int i = 0; i < 8; ++i)
     if (name == weft::name_of(static_cast<weft::dtype>(i))) return static_cast<weft::dtype>(i);
   throw weft::value_error("no dtype " + std::string(name));
 }
 
-/// A file in the folder for temporary files, removed at the end.
+/// A file in the folder for temporary files, removed by the destructor.
 class temporary_file {
  public:
   explicit temporary_file(const char* name)
@@ -63,7 +63,7 @@ class temporary_file {
   std::string path_;
 };
 
-/// A zip archive of these members, by name.
+/// A zip archive of `contents`, pairs of name and bytes.
 inline std::string archive(const std::vector<std::pair<std::string, std::string>>& contents) {
   std::string zip;
   std::vector<weft::io::zip_member> members;
@@ -74,7 +74,7 @@ inline std::string archive(const std::vector<std::pair<std::string, std::string>
   return zip + weft::io::detail::zip_directory(members, zip.size());
 }
 
-/// Calls f(bytes) with every beginning of a file, and with every byte changed in several ways. What f throws
+/// Calls f(bytes) with every prefix of a file, and with every byte changed in several ways. If f throws, it
 /// must be io_error.
 template <class F>
 void for_each_damage(const std::string& bytes, F f) {

@@ -46,13 +46,13 @@ void for_each(const shape& s, F f) {
   }
 }
 
-/// The number of the element at `p`.
+/// The index of the element at `p`.
 index_t element_at(const shape& s, const position& p) {
   index_t k = 0;
   for (int d = 0; d < s.order; ++d) k = k * s[d] + p[static_cast<std::size_t>(d)];
   return k;
 }
-/// The number of the element that meets `p` of the broadcast shape: aligned right, 1 stretches.
+/// The index of the element that broadcasting aligns with `p` of `whole`: aligned right, extent 1 repeats.
 index_t element_met(const shape& s, const shape& whole, const position& p) {
   index_t k = 0;
   for (int d = 0; d < s.order; ++d)
@@ -69,8 +69,8 @@ std::int64_t wrapped(std::int64_t x, dtype t) {
   }
 }
 
-/// Digits of the fraction with the leading one, the exponent of the smallest subnormal number, the largest
-/// number.
+/// Digits of the significand including the leading one, the exponent of the smallest subnormal number, and
+/// the largest number.
 struct format {
   int digits, smallest;
   double largest;
@@ -93,7 +93,7 @@ void copy(array& to, index_t k, const array& from, index_t j) {
   else to.i[static_cast<std::size_t>(k)] = from.i[static_cast<std::size_t>(j)];
 }
 
-/// Towards zero; what is no number is 0, what is too large the nearest number of the type.
+/// Rounds towards zero; NaN becomes 0, and a value out of range the nearest number of the type.
 std::int64_t truncated(double x, dtype t) {
   if (t == dtype::boolean) return x != 0;
   if (std::isnan(x)) return 0;
@@ -115,7 +115,7 @@ array converted(const call& c, const array& from, dtype to) {
   return a;
 }
 
-/// PyTorch's: a floating type before integers, the wider before the narrower, f32 for bf16 with f16.
+/// PyTorch's type promotion: floating types over integers, wider over narrower, f32 for bf16 with f16.
 dtype common_type(const std::vector<array>& operands) {
   const auto rank = [](dtype t) {
     constexpr dtype order[] = {dtype::boolean, dtype::u8,   dtype::i32, dtype::i64,
@@ -152,7 +152,7 @@ shape broadcast(const call& c, const std::vector<array>& operands) {
 using real_function = double (*)(const double*);
 using integer_function = std::int64_t (*)(const std::int64_t*);
 
-/// f of the operands as numbers of `type`, g of them as integers.
+/// f of the operands as floating numbers of `type`, or g of the operands as integers.
 array elementwise(const call& c, dtype type, dtype result, real_function f, integer_function g) {
   std::vector<array> in;
   for (const array& o : c.operands) in.push_back(converted(c, o, type));
@@ -175,7 +175,7 @@ array real(const call& c, real_function f) {
   const dtype t = floating(common_type(c.operands));
   return elementwise(c, t, t, f, nullptr);
 }
-/// Of the operands' own type, bool apart if `logic` is given, else refused.
+/// Arithmetic in the operands' own type. bool uses `logic`, and is refused if that is not given.
 array arithmetic(const call& c, real_function f, integer_function g, integer_function logic) {
   const dtype t = common_type(c.operands);
   require(c, t != dtype::boolean || logic, "bool operands");
@@ -188,7 +188,8 @@ array logic(const call& c, integer_function g) {
   for (const array& o : c.operands) require(c, o.type == dtype::boolean, "operands that are not bool");
   return elementwise(c, dtype::boolean, dtype::boolean, nullptr, g);
 }
-/// Quotient and remainder by the machine's division, which rounds towards 0; of 0: 0 and the dividend.
+/// Floored quotient and remainder, from the machine's division, which rounds towards 0; for divisor 0: 0 and
+/// the dividend.
 std::pair<std::int64_t, std::int64_t> floored(std::int64_t n, std::int64_t d) {
   if (d == 0) return {0, n};
   if (d == -1) return {static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(n)), 0};
@@ -216,7 +217,7 @@ array where(const call& c) {
   return out;
 }
 
-/// Integers stay as they are.
+/// Leaves integers unchanged.
 array to_integer(const call& c, double (*f)(double)) {
   const array& x = c.operands[0];
   if (!x.floating()) return converted(c, x, c.type);
@@ -225,7 +226,7 @@ array to_integer(const call& c, double (*f)(double)) {
   return out;
 }
 
-// Movement: the element of the result at p is that of the operand at from(p).
+// Movement: the element of the result at p is the operand's element at from(p).
 
 template <class F>
 array moved(const array& x, const shape& to, F from) {
@@ -321,7 +322,7 @@ array expand(const call& c) {
     return from;
   });
 }
-/// Elements start, start + step, ... below stop.
+/// Elements start, start + step, ..., below stop.
 array sliced(const call& c, int along, index_t start, index_t stop, index_t step) {
   const array& x = c.operands[0];
   require(c, step > 0 && 0 <= start && start <= stop && stop <= x.extents[along], "bounds out of range");
@@ -337,7 +338,7 @@ array sliced(const call& c, int along, index_t start, index_t stop, index_t step
 array slice(const call& c) {
   return sliced(c, dim(c, c.at[0], c.operands[0].extents.order), c.at[1], c.at[2], c.at[3]);
 }
-/// Element v1 of dim v0, without the dim.
+/// Element v1 of dim v0, which is removed.
 array select(const call& c) {
   const int along = dim(c, c.at[0], c.operands[0].extents.order);
   array out = sliced(c, along, c.at[1], c.at[1] + 1, 1);
@@ -361,7 +362,7 @@ array flip(const call& c) {
     return p;
   });
 }
-/// v1 zeros before dim v0, of extent v2 in the result, v3 - 1 between elements.
+/// Pads dim v0 with zeros: v1 before the elements, v3 - 1 between them, to extent v2.
 array pad(const call& c) {
   const array& x = c.operands[0];
   const int along = dim(c, c.at[0], x.extents.order);
@@ -411,9 +412,9 @@ array concat(const call& c) {
   return out;
 }
 
-// Reductions over a set of dims, v0, that are kept with extent 1 if v1.
+// Reductions over a set of dims, v0, which are kept with extent 1 if v1 is set.
 
-/// The numbers of the operand's elements that are folded into each element of the result.
+/// The indices of the operand's elements that are reduced to each element of the result.
 std::vector<std::vector<index_t>> folded(const call& c, shape& result) {
   const shape& s = c.operands[0].extents;
   shape kept = s, without;
@@ -579,7 +580,7 @@ line rms_standardized(const call& c, const line& x) {
   for (double& e : y) e /= std::sqrt(mean + epsilon);
   return y;
 }
-/// The elements of a group of channels are one line.
+/// Standardizes the elements of each group of channels as one row.
 array group_standardized(const call& c) {
   const dtype t = floating(c.operands[0].type);
   const array x = converted(c, c.operands[0], t);
@@ -595,7 +596,7 @@ array group_standardized(const call& c) {
   return out;
 }
 
-/// f(element number, channel) for each element of x [batch, channels, ...].
+/// Calls f(element index, channel) for each element of x [batch, channels, ...].
 template <class F>
 void for_each_of_channel(const shape& x, F f) {
   for_each(x, [&](const position& p) { f(element_at(x, p), p[1]); });
@@ -636,9 +637,9 @@ array channels_normalized(const call& c) {
   return out;
 }
 
-// Products, attention.
+// Matrix products, attention.
 
-/// A pair of features is a complex number, multiplied by one of modulus 1. `at` gives positions.
+/// Multiplies each pair of features, as a complex number, by a number of modulus 1. `at` gives positions.
 template <class F>
 array turned(const call& c, F at) {
   const array& x = c.operands[0];
@@ -650,7 +651,7 @@ array turned(const call& c, F at) {
     const index_t real = element_at(x.extents, p), imaginary = real + width / 2;
     double per_position =
         std::exp(-std::log(number_of(c.at)) * static_cast<double>(p[3]) / (static_cast<double>(width) / 2));
-    if (c.at[2] != 0) {  // Llama 3.1's scaling, as transformers writes it
+    if (c.at[2] != 0) {  // Llama 3.1's scaling, as in transformers
       const double factor = number_of(c.at, 2), low = number_of(c.at, 3), high = number_of(c.at, 4);
       const double wavelength = 2 * 3.14159265358979323846 / per_position,
                    original = static_cast<double>(c.at[5]);
@@ -712,7 +713,7 @@ array matmul(const call& c) {
   });
   return out;
 }
-/// Sums of products over all letters; the digits of v0, v1 and v2 are those of the operands and the result.
+/// Sums of products over all letters; the digits of v0, v1 and v2 are the letters of the operands and result.
 array einsum(const call& c) {
   const auto digit = [&](int tensor, int d, int order) {
     return static_cast<std::size_t>(c.at[tensor] >> 4 * (order - 1 - d) & 15);
@@ -730,7 +731,7 @@ array einsum(const call& c) {
   }
   shape to;
   while (c.at[2] >> 4 * to.order) to.append(1);
-  std::vector<std::size_t> letters;  // those of the result, then the others
+  std::vector<std::size_t> letters;  // the result's, then the others
   for (int d = 0; d < to.order; ++d) letters.push_back(digit(2, d, to.order));
   for (std::size_t l = 0; l < extent.size(); ++l)
     if (extent[l] >= 0 && std::count(letters.begin(), letters.end(), l) == 0) letters.push_back(l);
@@ -766,14 +767,14 @@ array einsum(const call& c) {
 index_t down(index_t packed) { return packed >> 32; }
 index_t across(index_t packed) { return packed & 0xffffffff; }
 
-/// How many windows of `span` elements begin `step` apart within `extent`.
+/// The number of windows of `span` elements that begin `step` apart within `extent`.
 index_t windows_in(const call& c, index_t extent, index_t span, index_t step) {
   require(c, span > 0 && step > 0 && span <= extent, "a window does not fit");
   index_t n = 0;
   for (index_t at = 0; at + span <= extent; at += step) ++n;
   return n;
 }
-/// [..., windows, windows, height, width]; v0: sizes of a window, v1: steps between, v2: within windows.
+/// [..., windows, windows, height, width]; v0: sizes of a window, v1: strides, v2: dilation.
 array windows(const call& c) {
   const array& x = c.operands[0];
   const int d = x.extents.order - 2;
@@ -790,8 +791,8 @@ array windows(const call& c) {
     return p;
   });
 }
-/// Calls f(result, element) for every window of size v0, v1 apart, of an image padded by v2: element(k, l) is
-/// the number of the operand's element there, -1 in the padding.
+/// Calls f(result, element) for every window of size v0 and stride v1 of an image padded by v2: element(k, l)
+/// is the index of the operand's element there, -1 in the padding.
 template <class F>
 array pooled(const call& c, dtype type, F f) {
   const array& x = c.operands[0];
@@ -840,8 +841,8 @@ array avg_pool2d(const call& c) {
     store(c, out, n, total / static_cast<double>(down(c.at[0]) * across(c.at[0])));
   });
 }
-/// x [B, C, H, W] by a weight [O, C / groups, height, width]; v0: steps between windows, v1: padding, v2:
-/// steps within windows, v3: groups.
+/// x [B, C, H, W] with a weight [O, C / groups, height, width]; v0: stride, v1: padding, v2: dilation,
+/// v3: groups.
 array conv2d(const call& c) {
   const array &x = c.operands[0], &w = c.operands[1];
   require(c, x.extents.order == 4 && w.extents.order == 4 && x.type == w.type && x.floating(),
@@ -875,8 +876,8 @@ array conv2d(const call& c) {
 }
 
 /// Every element of x [B, C, H, W] adds its product with the weight [C, O / groups, height, width] to a
-/// window of the result. v0: steps between windows, v1: what is cut off around the result, v2: steps within
-/// windows, v3: groups, v4: what is added at the end.
+/// window of the result. v0: stride, v1: padding, which is cropped from the result, v2: dilation, v3: groups,
+/// v4: output padding.
 array conv_transpose2d(const call& c) {
   const array &x = c.operands[0], &w = c.operands[1];
   require(c, x.extents.order == 4 && w.extents.order == 4 && x.type == w.type && x.floating(),
@@ -908,7 +909,7 @@ array conv_transpose2d(const call& c) {
   for (index_t n = 0; n < to.size(); ++n) store(c, out, n, total[static_cast<std::size_t>(n)]);
   return out;
 }
-/// The last two dims grow by the factors v0.
+/// The shape with the last two dims multiplied by the factors v0.
 shape upsampled(const call& c) {
   shape to = c.operands[0].extents;
   require(c, to.order >= 2 && to.order <= 4 && down(c.at[0]) > 0 && across(c.at[0]) > 0, "no image");
@@ -928,7 +929,7 @@ array upsample_nearest(const call& c) {
   });
   return out;
 }
-/// The position of an element of the result among those of x, and the elements at both sides of it.
+/// Interpolates between the elements of x on both sides of each result element's position.
 array upsample_bilinear(const call& c) {
   const dtype t = floating(c.operands[0].type);
   const array x = converted(c, c.operands[0], t);
@@ -959,9 +960,9 @@ array upsample_bilinear(const call& c) {
   return out;
 }
 
-/// softmax(q k^T / sqrt(features)) v for each batch element and head, of which several in turn may have the
-/// same keys and values; is_seen(position) and added(position) say of [batch, head, query, key] whether it
-/// takes part, and what is added to the score.
+/// softmax(q k^T / sqrt(features)) v for each batch element and head; consecutive heads may share keys and
+/// values. For [batch, head, query, key], is_seen(position) tells whether the score takes part, and
+/// added(position) what is added to it.
 template <class Seen, class Added>
 array attended(const call& c, Seen is_seen, Added added) {
   const array &q = c.operands[0], &k = c.operands[1], &v = c.operands[2];
@@ -1008,8 +1009,8 @@ array attention(const call& c) {
       c, [&](const position& p) { return !c.at[0] || p[3] <= c.at[1] + p[2]; },
       [](const position&) { return 0.0; });
 }
-/// Operand 3 broadcasts to [batch, head, query, key]: bool says what is seen, numbers are added; v0: queries
-/// see no later keys.
+/// Operand 3 broadcasts to [batch, head, query, key]: bool masks scores, numbers are added to them; v0:
+/// queries see no later keys.
 array masked_attention(const call& c) {
   const array& mask = c.operands[3];
   const auto number_of = [&](const position& p) {
@@ -1068,7 +1069,7 @@ array gather(const call& c) {
     return p;
   });
 }
-/// Zeros of extent v1 in dim v0, to which the elements of operand 1 are added at the indices of operand 0.
+/// Zeros with extent v1 in dim v0, to which operand 1's elements are added at the indices of operand 0.
 array scatter_sum(const call& c) {
   const array &index = indices(c, 0), &source = c.operands[1];
   const int along = dim(c, c.at[0], source.extents.order);
@@ -1089,7 +1090,7 @@ array scatter_sum(const call& c) {
     else store(out, j, out.i[static_cast<std::size_t>(j)]);
   return out;
 }
-/// Operand 0 and, at the indices along dim v0, the elements of operand 2.
+/// Operand 0, plus the elements of operand 2 at the indices along dim v0.
 array scatter_add(const call& c) {
   const array& x = c.operands[0];
   const int along = dim(c, c.at[0], x.extents.order);
@@ -1103,7 +1104,7 @@ array scatter_add(const call& c) {
   }
   return out;
 }
-/// The first of the largest (v1: smallest) elements along dim v0; NaN is larger and smaller than all.
+/// The index of the first largest (v1: smallest) element along dim v0; NaN counts as the extremum.
 array arg_extremum(const call& c) {
   const array& x = c.operands[0];
   const int along = dim(c, c.at[0], x.extents.order);
@@ -1135,8 +1136,8 @@ array arg_extremum(const call& c) {
   });
   return out;
 }
-/// The positions along dim v0 of the elements in ascending order (v1: descending), NaN the largest and equal
-/// ones as they stand. v2, if present: how many.
+/// The indices along dim v0 that sort the elements in ascending order (v1: descending), stably, NaN as the
+/// largest. v2, if present: how many.
 array argsort(const call& c) {
   const array& x = c.operands[0];
   const int along = dim(c, c.at[0], x.extents.order);
@@ -1170,11 +1171,11 @@ array argsort(const call& c) {
   });
   return out;
 }
-/// The elements at these positions.
+/// The elements in the order of argsort.
 array sort(const call& c) {
   return gather({c.op, c.at, c.operands[0].type, false, {c.operands[0], argsort(c)}});
 }
-/// Sums of the elements up to each position along dim v0, or from it on (v1).
+/// Sums of the elements up to and including each position along dim v0, or from it on (v1).
 array cumsum(const call& c) {
   const array& x = c.operands[0];
   const int along = dim(c, c.at[0], x.extents.order);
@@ -1216,8 +1217,8 @@ array cumprod(const call& c) {
   });
   return out;
 }
-/// The sum over all positions j along dim v0 up to the own one, i, of b[j] a[j + 1] ... a[i]; or over those
-/// from it on, of b[j] a[i + 1] ... a[j] (v1).
+/// At position i along dim v0: the sum over all j <= i of b[j] a[j + 1] ... a[i]; with v1, the sum over all
+/// j >= i of b[j] a[i + 1] ... a[j].
 array linear_recurrence(const call& c) {
   const array &a = c.operands[0], &b = c.operands[1];
   const int along = dim(c, c.at[0], a.extents.order);
@@ -1252,7 +1253,7 @@ array one_hot(const call& c) {
 
 // Losses.
 
-/// v0: the label that does not count; v1: bits of the label smoothing.
+/// v0: the ignored label; v1: the bits of the label smoothing.
 array cross_entropy(const call& c) {
   const array &logits = c.operands[0], &labels = indices(c, 1);
   shape expected = labels.extents;
@@ -1274,7 +1275,7 @@ array cross_entropy(const call& c) {
   }
   return out;
 }
-/// How many labels are not v0, in type v1.
+/// The number of labels that are not v0, in type v1.
 array count_labels(const call& c) {
   array out = zeros(static_cast<dtype>(c.at[1]), {});
   const auto& labels = c.operands[0].i;
@@ -1284,7 +1285,7 @@ array count_labels(const call& c) {
   return out;
 }
 
-// Formulas by op. f(const double*) and g(const int64*) are given the operands of one element.
+// Formulas by op. f(const double*) and g(const int64*) take the operands of one element.
 
 #define REAL(formula) [](const double* x) -> double { return formula; }
 #define INTEGER(formula) [](const std::int64_t* n) -> std::int64_t { return formula; }
@@ -1477,7 +1478,7 @@ array integers(dtype type, const shape& extents, std::vector<std::int64_t> eleme
 
 double rounded(double x, dtype type) {
   if (type == dtype::f64 || x == 0 || !std::isfinite(x)) return x;
-  if (type != dtype::f32) x = rounded(x, dtype::f32);  // what computes a narrow result holds f32
+  if (type != dtype::f32) x = rounded(x, dtype::f32);  // the computation of a narrow result is in f32
   if (x == 0 || !std::isfinite(x)) return x;
   const format f = format_of(type);
   const int unit = std::max(std::ilogb(x) - f.digits + 1, f.smallest);
@@ -1572,7 +1573,7 @@ double weighed(const array& a, const array& weights) {
 
 namespace {
 
-/// Ridders' method: quotients at steps h, h / 2, ..., extrapolated to 0, of an error even in h.
+/// Ridders' method: extrapolates quotients at steps h, h / 2, ..., whose error is even in h, to step 0.
 std::pair<double, double> extrapolated(const std::function<double(double)>& quotient, double h) {
   line last, row;
   double best = nan, error = inf;
@@ -1591,7 +1592,7 @@ std::pair<double, double> extrapolated(const std::function<double(double)>& quot
   return {best, error};
 }
 
-/// A first step for an element: small beside it, so that a domain's border is not crossed first of all.
+/// The first step for an element: small compared to it, so that it does not cross the domain's border.
 double step_at(double x) { return 0.05 * std::max(std::abs(x), 0.1); }
 
 double step_along(const array& from, const array& direction) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
-// The value of an expression by its definition: what the library is tested against.
+// The value of an expression by its definition, against which the library is tested.
 //
 // A walk over the type and the object of an expression; each op is computed by plain loops over an
 // n-dimensional index (oracle.cpp), floating elements in double, integers and bool in int64. It shares
-// no code with what it tests: no graph, no strides, no kernels, no device. From the library it takes
-// the structs of expressions, the names of ops and the bytes of tensors.
+// no code with the library's evaluation: no graph, no strides, no kernels, no device. It takes from the
+// library the structs of expressions, the names of ops and the bytes of tensors.
 //
 //   CHECK(matches(eval(e), oracle::value(e), {.relative = 1e-6}));      // compare.hpp
 //
-// Every op computes exactly, as far as double goes, and its result is rounded to its element type, as
-// PyTorch evaluates op by op: the value does not depend on how a program is cut into kernels.
+// Every op is computed in double and its result rounded to its element type, as PyTorch evaluates op by op:
+// the value does not depend on how a program is divided into kernels.
 //
-// Random ops (dropout, bernoulli, uniform_like) have no value by definition. A user's op has none here.
+// Random ops (dropout, bernoulli, uniform_like) have no value by definition. Custom ops have none here.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ struct slices_node;  // run/boundary.hpp
 
 namespace weft::test::oracle {
 
-/// A dense array. Elements in row-major order: `f` of floating types, `i` of integers and bool (0, 1).
+/// A dense array in row-major order: elements of floating types in `f`, integers and bool (0, 1) in `i`.
 struct array {
   dtype type = dtype::f32;
   shape extents{};
@@ -45,25 +45,24 @@ struct array {
   }
 };
 
-/// Thrown where an expression has no value: an index, a label or a bound out of range, shapes that do not
-/// fit.
+/// Thrown if an expression has no value: an index, label or bound is out of range, or shapes do not match.
 struct undefined : std::domain_error {
   using std::domain_error::domain_error;
 };
 
 /// Zeros.
 array zeros(dtype type, const shape& extents);
-/// `elements` as they are, not rounded.
+/// `elements`, not rounded.
 array numbers(dtype type, const shape& extents, std::vector<double> elements);
 array integers(dtype type, const shape& extents, std::vector<std::int64_t> elements);
-/// The elements of a tensor of `type` from the bytes of its memory. A byte of a bool is taken as it is.
+/// The elements of a tensor of `type` from the bytes of its memory. The byte of a bool is taken unchanged.
 array decoded(dtype type, const shape& extents, const void* bytes);
-/// The number nearest to `x` in a floating type, halves to even.
+/// The number of a floating type nearest to `x`, ties to even.
 double rounded(double x, dtype type);
-/// The distance of 1 and the next number of a floating type.
+/// The distance from 1 to the next larger number of a floating type.
 double epsilon(dtype type);
 
-/// The elements of `t`, wherever it is.
+/// The elements of `t`, on any device.
 inline array read(const tensor_state& t) {
   std::vector<std::byte> bytes(t.bytes());
   weft::detail::download_to(t, bytes.data());
@@ -74,7 +73,7 @@ array read(const tensor<T, Extents, Tracked>& t) {
   return read(*t.state());
 }
 
-/// A function that may change the elements of an array that the op of this name computes or reads.
+/// A function that may change the elements of an array that op `op` computes or reads.
 using disturbance = std::function<void(std::string_view op, array&)>;
 
 /// One application of an op.
@@ -87,24 +86,24 @@ struct call {
   disturbance disturb_operand{};
 };
 array compute(const call& c);
-/// Whether there is a definition of the op of this name.
+/// Whether the op of this name has a definition here.
 bool is_defined(std::string_view op);
 
-/// Elements to be used in place of those of leaves.
+/// Elements to be used in place of the leaves' own.
 using replacements = std::map<const tensor_state*, array>;
 
 struct options {
-  bool rounding = true;   // false: narrow floating types are computed in double throughout
+  bool rounding = true;   // false: narrow floating types stay in double throughout
   replacements leaves{};
   disturbance disturb{};          // called with every result, and with leaves as op "leaf"
-  disturbance disturb_operand{};  // with every operand, as this op alone sees it, and the means of norms
+  disturbance disturb_operand{};  // with every operand, changed for that op alone, and the means of norms
 };
 
-/// What a walk knows: the options, and the variables of the enclosing lets.
+/// The state of a walk: the options, and the variables of the enclosing lets.
 struct environment {
   struct variable {
     const char* identity;
-    array value, still;  // `still`: with the leaves' own elements, for what detach hides
+    array value, still;  // `still`: computed from the leaves' own elements, for use inside detach
   };
   const options* given;
   bool detached = false;
@@ -119,7 +118,7 @@ inline constexpr char identity = 0;
 
 array leaf(const tensor_state& t, const environment& e);
 array variable(const char* identity, const environment& e);
-/// Attributes with the sizes given at run time, in order, where the type leaves them open.
+/// Attributes with the sizes given at run time filled in, in order, where the type leaves them open.
 attributes with_sizes(attributes at, const given_size* sizes, int count);
 template <class T>
 array constant(T x) {
@@ -148,7 +147,7 @@ template <class Op, class Attr, class... O>
 array walk(const node<Op, Attr, O...>& n, environment& e);
 template <class Op, class Attr, int Sizes, class... O>
 array walk(const sized_node<Op, Attr, Sizes, O...>& n, environment& e);
-/// A sum over rows: that of all rows at once.
+/// A sum over rows, computed from all rows at once.
 template <class F, class X, class Labels>
 array walk(const slices_node<F, X, Labels>& n, environment& e) {
   return walk(n.f(n.operand, n.labels), e);
@@ -156,7 +155,7 @@ array walk(const slices_node<F, X, Labels>& n, environment& e) {
 
 template <class Tag, class E>
 array walk(const shared_node<Tag, E>& s, environment& e) {
-  return walk(*s.operand, e);  // as often as it is written
+  return walk(*s.operand, e);  // evaluated as often as it is written
 }
 
 template <class Op, class Attr, class... O>
@@ -211,23 +210,23 @@ std::vector<array> value(const bundle<E...>& b, const options& o = {}) {
   return b.values.apply([&](const auto&... e) { return std::vector<array>{value(e, o)...}; });
 }
 
-/// A derivative by difference quotients, with an estimate of its error for each element. Where a function
-/// has a kink, or is not defined near the point, the estimate is large, infinite or NaN.
+/// A derivative by difference quotients, with an error estimate for each element. If a function has a kink,
+/// or is not defined near the point, the estimate is large, infinite or NaN.
 struct derivative {
   array value, error;
 };
-/// Whether every element of a derivative is known to a part in ten thousand of the largest.
+/// Whether every element of a derivative is known to within 1e-4 of the largest.
 bool converged(const derivative& d);
 
 namespace detail {
 using function = std::function<double(const replacements&)>;
 derivative slope(const function& f, const tensor_state& leaf, const array& direction);
-/// Of f with respect to the elements of a leaf.
+/// The slopes of f with respect to the elements of a leaf.
 derivative slopes(const function& f, const tensor_state& leaf);
-/// Of f's derivative along `direction` in `along`, with respect to the elements of `leaf`.
+/// The slopes of f's derivative along `direction` in `along`, with respect to the elements of `leaf`.
 derivative slopes_along(const function& f, const tensor_state& along, const array& direction,
                         const tensor_state& leaf);
-/// Sum of products; `weights` empty: the sum.
+/// The sum of a * weights, or of a if `weights` is empty.
 double weighed(const array& a, const array& weights);
 
 template <class E>
@@ -238,20 +237,21 @@ function of(const E& e, const array& weights) {
 }
 }  // namespace detail
 
-/// The gradient of sum(e * weights), without weights of sum(e), with respect to `leaf`. In double whatever
-/// the element types; through casts to floating types, not through detach. Costs about ten walks an element.
+/// The gradient of sum(e * weights), or of sum(e) without weights, with respect to `leaf`. In double for all
+/// element types; flows through casts to floating types, not through detach. Costs about ten walks per
+/// element.
 template <expression E, expression X>
 derivative gradient(const E& e, const X& leaf, const array& weights = {}) {
   return detail::slopes(detail::of(e, weights), *leaf.state());
 }
-/// The derivative of sum(e * weights) along `direction` in `leaf`, an array of one element: for leaves too
-/// large for a gradient. Costs about ten walks.
+/// The derivative of sum(e * weights) along `direction` in `leaf`, an array of one element, for leaves that
+/// are too large for a gradient. Costs about ten walks.
 template <expression E, expression X>
 derivative slope(const E& e, const X& leaf, const array& direction, const array& weights = {}) {
   return detail::slope(detail::of(e, weights), *leaf.state(), direction);
 }
-/// The gradient with respect to `leaf` of the derivative of sum(e * weights) along `direction` in `along`:
-/// with leaf = along, the second derivative times `direction`.
+/// The gradient with respect to `leaf` of the derivative of sum(e * weights) along `direction` in `along`. If
+/// leaf = along, it is the Hessian times `direction`.
 template <expression E, expression A, expression X>
 derivative gradient_along(const E& e, const A& along, const array& direction, const X& leaf,
                           const array& weights = {}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What code writes to stderr.
+// Captures what code writes to stderr.
 #pragma once
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #include <weft/base/descriptor.hpp>
 
-/// While it lives, stderr is a file.
+/// Redirects stderr to a file as long as this object lives.
 class stderr_in {
  public:
   explicit stderr_in(int file) : before_(::dup(STDERR_FILENO)) { ::dup2(file, STDERR_FILENO); }
@@ -25,7 +25,7 @@ class stderr_in {
   weft::descriptor before_;
 };
 
-/// What f() writes to stderr, which is no terminal.
+/// What f() writes to stderr, which is not a terminal then.
 inline std::string stderr_of(const std::function<void()>& f) {
   char path[] = "/tmp/weft-stderr-XXXXXX";
   const weft::descriptor file(::mkstemp(path));

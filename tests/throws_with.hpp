@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The texts of exceptions.
+// Checks of the messages of exceptions.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -9,7 +9,7 @@
 
 namespace weft::test {
 
-/// Whether `f` throws a T whose text holds all of `words`.
+/// Whether `f` throws a T whose message contains all of `words`.
 template <class T, class F>
 bool throws_with(const F& f, const std::vector<std::string>& words) {
   try {
