@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The README's two commands on a machine that has nothing, from a fresh clone of what is committed. Needs root and debootstrap.
+# The README's two commands on a bare system, from a fresh clone of the last commit. Needs root and debootstrap.
 #
 #   bare.sh bookworm|trixie FOLDER
 set -euo pipefail

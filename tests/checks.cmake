@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Tests that read, compile or install the sources.
 
-# What must not compile, and with which words. All include one header, which is compiled before.
+# Programs that must not compile, and the words of the errors. All include one header, which is precompiled.
 set(compile ${CMAKE_CXX_COMPILER} ${PROJECT_SOURCE_DIR}/include ${scratch}/precompiled)
 weft_add_test(fail/headers fail COMMAND ${folder}/fail/precompile.sh ${compile})
 file(GLOB fail_files CONFIGURE_DEPENDS fail/*.cpp)
@@ -14,8 +14,8 @@ foreach(file ${fail_files})
   endif()
 endforeach()
 
-# Headers compile alone, and together in two units; g++ takes a program with its undefined-behaviour sanitizer, for which
-# addresses of inline variables and functions are no constants to compare; no header warns, whatever a user turns on.
+# Headers compile alone, and together in two translation units; g++ compiles a program with its undefined-behavior sanitizer, under
+# which comparisons of addresses of inline variables and functions are not constant; no header warns under any usual warning flag.
 set(cuda_flags "")
 list(JOIN weft_components " " components)
 if("CUDA" IN_LIST weft_components)
@@ -33,14 +33,14 @@ weft_add_test(structure/headers structure TIMEOUT 1800 PROCESSORS ${WEFT_TEST_JO
   COMMAND ${folder}/structure/headers.sh ${headers} ${CMAKE_CXX_COMPILER} ${WEFT_TEST_JOBS} ${flags})
 weft_add_test(structure/two_units structure COMMAND ${folder}/structure/two_units.sh ${CMAKE_CXX_COMPILER} ${scratch}/two_units)
 weft_add_test(structure/plugins structure COMMAND ${folder}/structure/plugins.sh ${CMAKE_CXX_COMPILER} ${scratch}/plugins)
-# With what a program that links weft::compiled is compiled outside of CMake's targets.
+# The flags of a program that links weft::compiled without CMake's targets.
 set(compiled_flags ${cuda_flags})
 foreach(component TBB OPENCL CUDA NCCL)
   if(component IN_LIST weft_components)
     list(APPEND compiled_flags -DWEFT_WITH_${component}=1)
   endif()
 endforeach()
-set(library_flags ${flags} ${compiled_flags})  # with the libraries of ranks, too
+set(library_flags ${flags} ${compiled_flags})  # with the communication libraries, too
 foreach(component MPI GLOO)
   if(component IN_LIST weft_components)
     list(APPEND library_flags -DWEFT_WITH_${component}=1)
@@ -63,7 +63,7 @@ endif()
 weft_add_test(structure/sanitized_constants structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsanitize=undefined -fsyntax-only
   -I${PROJECT_SOURCE_DIR}/include -Wno-psabi ${PROJECT_SOURCE_DIR}/examples/train_mlp.cpp)
 set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wno-psabi -Werror)
-set(levels O0)  # clang's warnings do not depend on it
+set(levels O0)  # clang's warnings do not depend on the level
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND warnings -Wrestrict)
   set(levels O2 O3)
@@ -72,7 +72,7 @@ foreach(level ${levels})
   weft_add_test(structure/warnings_${level} structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -march=native -${level} ${warnings}
     -I${PROJECT_SOURCE_DIR}/include ${library_flags} -c ${folder}/structure/warnings.cpp -o ${CMAKE_CURRENT_BINARY_DIR}/warnings_${level}.o)
 endforeach()
-foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19)  # those that are here
+foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19)  # those that this machine has
   find_program(weft_${other} ${other})
   if(weft_${other} AND CMAKE_SYSTEM_PROCESSOR STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
     weft_add_test(structure/warnings_${other} structure COMMAND ${weft_${other}} -std=c++20 -march=native -fsyntax-only
@@ -80,7 +80,7 @@ foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19) 
       ${library_flags} ${folder}/structure/warnings.cpp)
   endif()
 endforeach()
-# What clang generates for other machines than this one, inline assembly above all: it is more particular than g++.
+# clang's code for other machines than this one, above all inline assembly, with which clang is stricter than g++.
 set(instruction_sets x86-64-v3 x86-64-v4)
 if(WEFT_TEST_FULL)
   list(APPEND instruction_sets x86-64-v2 sapphirerapids)
@@ -107,7 +107,7 @@ else()
   weft_without(nvcc "the headers are not compiled with it")
 endif()
 
-# What gdb prints.
+# The gdb printers.
 weft_test_program(weft_test_gdb gdb/program.cpp)
 target_compile_options(weft_test_gdb PRIVATE -g -O0 $<$<CXX_COMPILER_ID:Clang>:-fstandalone-debug>)
 weft_add_test(gdb/printers unit COMMAND ${folder}/gdb/check.sh $<TARGET_FILE:weft_test_gdb> ${PROJECT_SOURCE_DIR}/include/weft/gdb.py)
@@ -146,7 +146,7 @@ if(WEFT_TEST_FULL AND weft_doctest_headers)
     --compiler ${CMAKE_CXX_COMPILER} --build ${scratch}/placement_mutations)
 endif()
 
-# ONNX models in ONNX Runtime, which is no dependency.
+# ONNX models in ONNX Runtime, which is not a dependency.
 execute_process(COMMAND ${Python3_EXECUTABLE} -c "import ml_dtypes, numpy, onnx, onnxruntime"
                 RESULT_VARIABLE no_onnxruntime OUTPUT_QUIET ERROR_QUIET)
 if(no_onnxruntime)
@@ -159,7 +159,7 @@ else()
   endforeach()
 endif()
 
-# Bytes that are no files, requests, calls, recordings, schedules or meshes.
+# Bytes that are not valid files, requests, calls, recordings, schedules or meshes.
 set(seconds 5)
 if(WEFT_TEST_FULL)
   set(seconds 300)
@@ -173,8 +173,8 @@ else()
   weft_without(clang "no tests fuzz")
 endif()
 
-# Programs that nobody wrote: values and derivatives against the oracle. A failure is shrunk to a few lines.
-set(random_library "")  # what all of them would compile
+# Generated programs: values and derivatives against the oracle. A failing program is shrunk to a few lines.
+set(random_library "")  # the code that every program would compile
 if(WEFT_BUILD_COMPILED AND NOT WEFT_SANITIZE)
   list(JOIN compiled_flags " " flags)
   list(JOIN compiled_libraries " " libraries)
@@ -185,7 +185,7 @@ function(weft_add_random name programs seed)
   weft_add_test(random/${name} random TIMEOUT 14400 PROCESSORS ${WEFT_TEST_JOBS} ENVIRONMENT ${random_ENVIRONMENT}
     COMMAND ${Python3_EXECUTABLE} ${folder}/random/run.py --programs ${programs} --seed ${seed} --jobs ${WEFT_TEST_JOBS}
     --build ${scratch}/random_${name} --compiler ${CMAKE_CXX_COMPILER} ${random_OPTIONS})
-  if(TEST random/${name} AND NOT random_ENVIRONMENT)  # no device beside the CPU
+  if(TEST random/${name} AND NOT random_ENVIRONMENT)  # no device besides the CPU
     set_tests_properties(random/${name} PROPERTIES ENVIRONMENT_MODIFICATION WEFT_TEST_DEVICE=unset:)
   endif()
 endfunction()

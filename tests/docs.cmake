@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Documentation: pages against sources, and what its programs print against the outputs that pages show.
+# Documentation: pages against sources, and the output of its programs against the output that pages show.
 if(NOT Python3_FOUND)
   return()
 endif()
@@ -23,12 +23,12 @@ foreach(section tutorial cookbook cheat_sheet)
     set(target weft_docs_${section}_${name})
     add_executable(${target} EXCLUDE_FROM_ALL ${file})
     weft_program(${target})
-    if(NOT WEFT_TEST_FULL AND NOT name STREQUAL "hello")  # the long form compiles all of them with headers alone
+    if(NOT WEFT_TEST_FULL AND NOT name STREQUAL "hello")  # the long form compiles all programs with headers only
       target_link_libraries(${target} PRIVATE ${weft_library})
     endif()
     if(name STREQUAL "eigen")
       target_include_directories(${target} SYSTEM PRIVATE ${weft_eigen_headers})
-      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # of intrinsics in Eigen
+      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # from intrinsics in Eigen
     endif()
     weft_add_test(docs/${section}_${name} docs
                   COMMAND ${check_docs} output ${PROJECT_SOURCE_DIR} examples/${section}/${name}.cpp $<TARGET_FILE:${target}>)

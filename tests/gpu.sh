@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Tests and measures weft on an NVIDIA GPU, within nine minutes. Needs a driver, and NVRTC and cuBLASLt of CUDA 12 or 13,
-# which it looks for where LD_LIBRARY_PATH says, beside nvcc, where the loader looks and among Python's packages.
+# which it searches in LD_LIBRARY_PATH, next to nvcc, in the loader's folders and among Python's packages.
 #
 #   tests/gpu.sh [--json FILE] [--logs DIR] [--quick]  builds here, then runs; needs cmake and CUDA's headers
-#   tests/gpu.sh --pack DIR                            builds, and puts all that a run needs into DIR; needs no GPU
+#   tests/gpu.sh --pack DIR                            builds, and puts everything a run needs into DIR; needs no GPU
 #   DIR/gpu.sh [--json FILE] [--logs DIR] [--quick]    runs on a machine that has glibc, bash and a driver; no network
-#   DIR/gpu.sh --rehearse                              what can be tried of DIR without a GPU
+#   DIR/gpu.sh --rehearse                              tries the parts of DIR that need no GPU
 #
-# Prints a short table last; FILE gets the same figures as JSON. --quick: small sizes, for a look at the script itself.
+# Ends with a short table; FILE gets the same figures as JSON. --quick: small sizes, to try the script itself.
 # Exit code 1: something failed; 3: there is no GPU, or no NVRTC or cuBLASLt.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Programs for any machine with AVX2 and no older C library than this one's; nothing else is linked but that.
+# Programs for any machine with AVX2 and a C library at least as new as this machine's, the only library they link.
 build() {
   local targets=(weft_example_train_gpt weft_benchmark_device)
   cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-march=x86-64-v3 "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" \
@@ -67,10 +67,9 @@ keep_logs() {
 trap keep_logs EXIT
 failed=0 figures=() rows=() began=$SECONDS
 
-# begin NAME LIMIT COMMAND...: starts it, for at most LIMIT seconds, when a core is free; it reads $input, and its output is in
-# $out/NAME.txt. ended NAME: waits for it; whether
-# it ended well. Tests that left out what this machine does not have end with code 77 (tests/skip.hpp); WEFT_TEST_DEVICE names what
-# it must have.
+# begin NAME LIMIT COMMAND...: starts the command when a core is free, for at most LIMIT seconds; it reads $input and writes to
+# $out/NAME.txt. ended NAME: waits for it; succeeds if the command did. Exit code 77 (tests/skip.hpp) means that tests were left out
+# because this machine lacks something; WEFT_TEST_DEVICE names what it must have.
 declare -A running
 begin() {
   local name=$1 limit=$2
@@ -95,7 +94,7 @@ ended() {
   return $code
 }
 stage() { begin "$@" && ended "$1"; }
-# check NAME COMMAND...: a finding, by the command's success.
+# check NAME COMMAND...: records whether the command succeeds.
 check() {
   local name=$1 good=true
   shift
@@ -103,7 +102,7 @@ check() {
   figures+=("\"$name\": $good")
   rows+=("$name | $([ $good = true ] && echo yes || echo NO)")
 }
-# train NAME FLAGS...: trains on the packed texts and logs into $out/NAME.jsonl. begin_training: so that it can be waited for.
+# train NAME FLAGS...: trains on the packed texts and logs to $out/NAME.jsonl. begin_training: does not wait for the end.
 begin_training() {
   local name=$1
   shift
@@ -111,20 +110,20 @@ begin_training() {
 }
 train() { begin_training "$@" && ended "$1"; }
 field() { grep -o "\"$2\": [^,}]*" "$out/$1.jsonl" | sed 's/.*: //; s/"//g'; }
-# The middle of the steps' rates, without the first two.
+# The median rate of the steps, without the first two.
 rate() { field "$1" tokens_per_s | tail -n +3 | sort -n | awk '{v[NR] = $1} END {print NR ? v[int((NR + 1) / 2)] : 0}'; }
 measured() {
   figures+=("\"$1 tokens_per_s\": $(rate "$1")")
   rows+=("train_gpt $1 | $(rate "$1") tokens/s")
 }
 same_bits() { [ -n "$(field "$1" loss_hex)" ] && [ "$(field "$1" loss_hex)" = "$(field "$2" loss_hex)" ]; }
-# Losses of two runs, step by step within a part of each other.
+# Whether the losses of two runs agree, step by step, within a relative tolerance.
 near() {
   paste <(field "$1" loss) <(field "$2" loss) | awk -v most="$3" '
     NF == 2 {d = ($1 - $2) / $2; if (d < 0) d = -d; if (!(d <= most)) wrong = 1; if (d > worst) worst = d; ++n} NF != 2 {wrong = 1}
     END {printf "largest relative difference of %d losses: %.2e\n", n, worst; exit wrong || n == 0}'
 }
-# as_planned NAME [BYTES]: or up to so many more in use, for which the allocator may reserve any number of blocks.
+# as_planned NAME [BYTES]: whether the peak is as predicted, or at most BYTES more (the reserved bytes are then not checked).
 as_planned() {
   local planned used
   planned=$(field "$1" predicted_peak_bytes) used=$(field "$1" peak_bytes | tail -n 1)
@@ -142,7 +141,7 @@ finish() {
 }
 small=(--layers 2 --heads 2 --width 32 --context 16 --batch 4 --lr 3e-3 --threads 1)
 
-# Without a GPU: the programs start, say what is missing, and compute on the CPU.
+# Without a GPU: checks that the programs start, report what is missing, and compute on the CPU.
 says() { grep -q "$2" "$out/$1.txt" || { cat "$out/$1.txt"; return 1; }; }
 if [ $mode = rehearse ]; then
   local_code=0
@@ -177,13 +176,13 @@ folders() {
   ldconfig -p 2>/dev/null | awk '/libnvrtc.so|libcublasLt.so/ {sub("/[^/]*$", "", $NF); print $NF}'
   compgen -G '/usr/local/cuda*/lib64' || true
   local python
-  for python in python3 python; do  # that of the machine: without the libraries found so far
+  for python in python3 python; do  # the machine's Python, without the libraries found so far
     command -v $python >/dev/null || continue
     env -u LD_LIBRARY_PATH $python -c 'import site; print(*site.getsitepackages(), site.getusersitepackages(), sep="\n")' 2>/dev/null |
       while read -r site; do compgen -G "$site/nvidia/*/lib" || true; done
   done
 }
-# The newest of a library that the driver can serve, under the name that programs look for first.
+# The newest version of each library that the driver supports, under the name that programs look for first.
 mkdir "$out/libraries"
 libraries=$out/libraries
 for library in libnvrtc libcublasLt; do
@@ -202,7 +201,7 @@ done
 own_libraries=${LD_LIBRARY_PATH:-}
 libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-# What is right, side by side. NCCL is optional.
+# Checks of correctness, in parallel. NCCL is optional.
 tests=()
 for test in weft_test_law_device_test "${kernel_tests[@]}"; do
   [ -x "$at/$test" ] || continue
@@ -229,7 +228,7 @@ pytorch() { begin "$1" 120 env LD_LIBRARY_PATH="$own_libraries" python3 "${@:2}"
 has_pytorch=0
 [ $quick -eq 1 ] || ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null || has_pytorch=1
 printf 'step\n%.0s' {1..10} >"$out/steps"
-[ $has_pytorch -eq 0 ] ||  # what it compiles stays in its cache on disk
+[ $has_pytorch -eq 0 ] ||  # the compiled code stays in PyTorch's cache on disk
   for batch in 8 32; do input=$out/steps pytorch "compile$batch" "$at/gpt_pytorch.py" 12 12 768 1024 $batch 50304 1 cuda_compiled; done
 ended half || true
 begin_training resumed "${exactly[@]}" --steps $steps --checkpoint "$out/checkpoint" --resume
@@ -246,7 +245,7 @@ if [ -n "${running[nccl]:-}" ]; then
   else check "NCCL, world of one, and one rank for each GPU" says nccl right; fi
 fi
 
-# What is fast, one after the other.
+# Measurements of speed, one after the other.
 train one "${exactly[@]}" --steps $steps || true
 check "losses as on the CPU, within 1%" near one host 0.01
 check "two runs: the same bits" same_bits one two
@@ -259,7 +258,7 @@ for precision in bf16 f16; do
 done
 check "recomputed activations: losses within 1%" near recomputed narrow 0.01
 measured one
-# Steps recorded as CUDA graphs: the same bits, with one rank's sums in the order of a step.
+# Steps recorded as CUDA graphs: bitwise the same results, with one rank's sums in the order of a step.
 train plain "${gpu[@]}" --steps $steps || true
 train graph "${gpu[@]}" --steps $steps --graph || true
 check "steps as CUDA graphs: the same bits" same_bits graph plain
@@ -279,7 +278,7 @@ if [ $quick -eq 0 ]; then
 fi
 stage benchmark 120 "$at/weft_benchmark_device" cuda $([ $quick -eq 0 ] || echo small) || true
 
-# The same in PyTorch, where it is.
+# The same in PyTorch, if installed.
 if [ $has_pytorch -eq 1 ]; then
   pytorch device_pytorch "$at/device_pytorch.py"
   ended device_pytorch || true

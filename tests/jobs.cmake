@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-# Tests of the examples, above all of the main job, train_gpt, as a user starts it.
+# Tests that run the examples, above all train_gpt, as a user starts them.
 if(NOT TARGET weft_example_train_gpt)
   weft_without("the examples (WEFT_BUILD_EXAMPLES)" "no tests job, no chaos/launch")
   return()
 endif()
 weft_add_test(chaos/launch chaos COMMAND ${folder}/chaos/launch.sh $<TARGET_FILE:weft_example_launch>)
 weft_add_test(job/data_parallel job COMMAND weft_example_data_parallel)
-weft_add_test(job/run_world job TIMEOUT 300 PROCESSORS 2 COMMAND ${folder}/job/run_world.sh  # one main on every transport
+weft_add_test(job/run_world job TIMEOUT 300 PROCESSORS 2 COMMAND ${folder}/job/run_world.sh  # one main() on every transport
   $<TARGET_FILE:weft_example_first_model_on_ranks> "$<$<TARGET_EXISTS:weft::gloo>:$<TARGET_FILE:weft_example_launch>>"
   "$<$<TARGET_EXISTS:weft::mpi>:${MPIEXEC_EXECUTABLE}>"
   ENVIRONMENT

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: MIT
-# Tests that are programs of their own, on doctest.
+# Tests that are separate programs, on doctest.
 
-# Their main, and what they are compared with.
+# Their main(), the oracle and the comparison.
 add_library(weft_test_main STATIC EXCLUDE_FROM_ALL main.cpp oracle.cpp compare.cpp)
 target_include_directories(weft_test_main SYSTEM PUBLIC ${weft_doctest_headers})
 weft_program(weft_test_main)
 target_compile_features(weft_test_main PUBLIC cxx_std_20)
 
-# What all of them include, compiled once: a tenth of the time. Their warnings are not those of system headers.
+# The headers that all test programs include, precompiled: reading them is a tenth of the compile time. They warn, unlike system headers.
 set(CMAKE_PCH_PROLOGUE "")
-set(CMAKE_PCH_WARN_INVALID OFF)  # where it cannot be used, the headers are read
+set(CMAKE_PCH_WARN_INVALID OFF)  # if it cannot be used, the headers are read
 file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
 weft_test_program(weft_test_precompiled ${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp OBJECT)
 target_include_directories(weft_test_precompiled SYSTEM PRIVATE ${weft_doctest_headers})
 target_precompile_headers(weft_test_precompiled PRIVATE <doctest/doctest.h> <weft/weft.hpp>)
 
-# One program per file, so that they compile and run side by side. Drivers of OpenCL keep memory that they do not give back.
+# One program per file, so that they compile and run in parallel. OpenCL drivers leak memory.
 file(GLOB_RECURSE test_files CONFIGURE_DEPENDS unit/*_test.cpp law/*_test.cpp agree/*_test.cpp chaos/*_test.cpp)
 foreach(file ${test_files})
   get_filename_component(name ${file} NAME_WE)
@@ -33,13 +33,13 @@ foreach(file ${test_files})
   set(environment "")
   if(name STREQUAL "device_test")
     set(environment ASAN_OPTIONS=detect_leaks=0)
-  elseif(name STREQUAL "open_test")  # g++'s takes the signal stacks that PoCL's threads set for its own when they end
+  elseif(name STREQUAL "open_test")  # when PoCL's threads end, g++'s ASan takes the signal stacks they set for its own
     set(environment ASAN_OPTIONS=use_sigaltstack=0)
   endif()
   weft_add_test(${folder_name}/${name} ${kind} COMMAND weft_test_${folder_name}_${name} ENVIRONMENT ${environment})
 endforeach()
 
-# Products on tile registers, which are emulated.
+# Matrix products on emulated tile registers.
 weft_test_program(weft_test_device_tiles unit/device/gemm_test.cpp HEADER_ONLY)
 target_link_libraries(weft_test_device_tiles PRIVATE weft_test_main)
 target_compile_definitions(weft_test_device_tiles PRIVATE WEFT_TILE_REGISTERS="${folder}/emulated_tiles.hpp")
@@ -51,7 +51,7 @@ elseif(NOT weft_opencl_driver)
   weft_without(PoCL "tests on OpenCL devices are skipped where no other driver is found")
 endif()
 
-# The contract of communicators on processes, and ranks that are killed, stopped and hang, and mostly wait: WEFT_CHAOS_ROUNDS says how often.
+# The contract of communicators on processes, and ranks that are killed, are stopped or hang, WEFT_CHAOS_ROUNDS times. These tests mostly wait.
 foreach(backend mpi gloo)
   if(TARGET weft::${backend})
     weft_test_program(weft_test_comm_${backend}_ranks unit/comm/${backend}_ranks.cpp)
@@ -89,7 +89,7 @@ if(TARGET weft::gloo)
   weft_add_test(chaos/pipeline_gloo "chaos;rank" TIMEOUT 3600 COMMAND weft_test_chaos_pipeline_gloo)
 endif()
 
-# CUDA without a GPU: a driver that computes on the CPU, a compiler, a cuBLASLt and a NCCL for it, found before the machine's own.
+# CUDA without a GPU: a fake driver that computes on the CPU, with a compiler, cuBLASLt and NCCL for it, found before the machine's own.
 if("CUDA" IN_LIST weft_components)
   set(fakes ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda)
   foreach(fake cuda.so.1 nvrtc.so.13 cublasLt.so.13 nccl.so.2)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what is missing, then builds and runs the tests in the configurations of tests/configurations.
+# Installs missing packages, then builds and runs the tests in the configurations of tests/configurations.
 #
-#   tests/run.sh           the quick tier: g++ with every check; clang with sanitizers of addresses, undefined behaviour and threads
+#   tests/run.sh           the quick tier: g++ with most checks; clang with address, undefined-behavior and thread sanitizers
 #   tests/run.sh --full    the long forms of all tests, with every compiler, library and instruction set, and all of the quick
 #                          tier on bare Debian 12 and 13 (hours; needs root)
-#   tests/run.sh --full avx2-g++ trixie ...    some configurations of these
+#   tests/run.sh --full avx2-g++ trixie ...    only these configurations
 #
-# A program takes up to 4 GB to compile, 6 GB with --full; JOBS=N compiles N at a time, otherwise one for each core and each 4 or 6 GB that are free.
+# A program takes up to 4 GB to compile, 6 GB with --full. JOBS=N compiles N at a time; the default is one per core and per 4 or 6 GB of free memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
@@ -18,7 +18,7 @@ memory=$(awk -v gigabytes=$gigabytes '/MemAvailable/ {print int($2 / 1048576 / g
 jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
-  local need=() optional=()  # without the optional ones, the tests that use them are left out
+  local need=() optional=()  # without the optional packages, the tests that use them are left out
   command -v gdb >/dev/null || optional+=(gdb)
   [ -e /usr/include/eigen3/Eigen/Dense ] || optional+=(libeigen3-dev)
   command -v cmake >/dev/null || need+=(cmake)
@@ -53,7 +53,7 @@ install_missing() {
   fi
 }
 
-# check FOLDER CONFIGURATION OPTIONS...: builds and runs what tests/configurations/CONFIGURATION.cmake selects, in build/FOLDER.
+# check FOLDER CONFIGURATION OPTIONS...: builds and runs the tests that tests/configurations/CONFIGURATION.cmake selects, in build/FOLDER.
 check() {
   local at=build/$1 configuration=$2
   [ $full -eq 0 ] || at=build/full/$1
@@ -66,10 +66,10 @@ check() {
     { tail -n 20 "$at/configure.log"; return 1; }
   sed -n 's/^-- weft/weft/p' "$at/configure.log"
   cmake --build "$at" -j "$jobs" -- --no-print-directory >"$at/build.log" 2>&1 || { tail -n 60 "$at/build.log"; return 1; }
-  WEFT_TEST_DEVICE=opencl ctest --test-dir "$at" --output-on-failure -j "$jobs"  # one that is not found is a failure
+  WEFT_TEST_DEVICE=opencl ctest --test-dir "$at" --output-on-failure -j "$jobs"  # a missing OpenCL device is a failure
 }
 
-# chosen CONFIGURATION: whether the command line names it, or none.
+# chosen CONFIGURATION: whether the command line names this configuration, or none.
 chosen() { [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $1 "* ]]; }
 
 known=(gcc random clang-asan tsan clang serial gcc-asan arm {o3,avx2,baseline}-{g++,clang++-19} bookworm trixie)
@@ -89,9 +89,9 @@ else
   for configuration in clang serial gcc-asan arm; do
     check $configuration $configuration
   done
-  for configuration in o3 avx2 baseline; do  # optimised as users do, on each instruction set
+  for configuration in o3 avx2 baseline; do  # optimized as users do, for each instruction set
     for compiler in g++ clang++-19; do
-      elements=('-DWEFT_TEST_FILTER=^(agree|base|device|law|nn|optim|run)/.*_test$')  # the tests of what computes elements
+      elements=('-DWEFT_TEST_FILTER=^(agree|base|device|law|nn|optim|run)/.*_test$')  # the tests of code that computes elements
       [ $configuration-$compiler != o3-g++ ] || elements=()
       check "$configuration-$compiler" $configuration -DCMAKE_CXX_COMPILER=$compiler "${elements[@]}"
     done

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Products, elementary functions, sizes and whole models on NEON, emulated. Needs g++-aarch64-linux-gnu and qemu-user.
+# Matrix products, elementary functions, sizes and whole models on emulated NEON. Needs g++-aarch64-linux-gnu and qemu-user.
 set(CMAKE_SYSTEM_NAME Linux CACHE STRING "")
 set(CMAKE_SYSTEM_PROCESSOR aarch64 CACHE STRING "")
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++ CACHE STRING "")

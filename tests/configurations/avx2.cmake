@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Vectors of eight floats, whatever the machine has.
+# Vectors of eight floats, regardless of the machine.
 set(CMAKE_CXX_FLAGS "-mavx2 -mfma" CACHE STRING "")
 set(WEFT_NATIVE OFF CACHE BOOL "")
 include(${CMAKE_CURRENT_LIST_DIR}/o3.cmake)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# clang with its sanitizers of addresses and undefined behaviour; the tests that compute addresses, hold memory, or read bytes of others.
-# -O0 compiles in three fifths of the time of -O1, except for programs that compute for long. tests/run.sh --full has all of them, at -O1.
+# clang with its address and undefined-behavior sanitizers: the tests that compute addresses, hold memory, or read foreign bytes.
+# -O0 compiles in three fifths of the time of -O1; programs that compute for long use -O1. tests/run.sh --full runs all test programs, at -O1.
 set(CMAKE_CXX_COMPILER clang++-19 CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE -O0 CACHE STRING "")
 set(WEFT_TEST_OPTIMIZED "^device/|^io/json|^run/(sizes|views)" CACHE STRING "")

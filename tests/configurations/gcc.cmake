@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-# g++ and every check, but the test programs that clang-asan.cmake or tsan.cmake build and that compute little; of strategies that divide
-# models, crossings that take long to compile; the longest tests of kernels for GPUs and of ranks over NCCL; and what another test is near
-# to: every header by itself, more ways to install, instruction sets, parsers, random programs on a device, second derivatives and those of
-# layers, accuracy of long sums, pieces of every length and all element types of every op, machine code of attention, PyTorch's results in
-# every element type and at odd shapes, every op on a fake GPU, graphs of one, the compiled library in programs that mix it, ranks that
-# fail at random. With WEFT_TEST_EXCLUDE and WEFT_TRAIN_GPT_UNITS empty, as in tests/run.sh --full, it has these, too. g++ may use 4 GB
-# before it collects garbage: small programs take a tenth less time to compile, the largest, in which it searches for memory after a
-# collection, a fifth.
+# g++ and every check, except for these:
+# - test programs that clang-asan.cmake or tsan.cmake build and that compute little;
+# - combinations of strategies that shard models, if they take long to compile;
+# - the longest tests of GPU kernels and of ranks over NCCL;
+# - tests close to another one: every header by itself, more ways to install, instruction sets, parsers, random programs on a device,
+#   second derivatives and those of layers, accuracy of long sums, pieces of every length and all element types of every op, machine code
+#   of attention, PyTorch's results in every element type and at odd shapes, every op on a fake GPU, graphs on one, the compiled library in
+#   programs that mix it, ranks that fail at random.
+# tests/run.sh --full sets WEFT_TEST_EXCLUDE and WEFT_TRAIN_GPT_UNITS so that these tests run, too.
+# g++ may use 4 GB before it collects garbage: small programs then compile in a tenth less time; the largest, in which it searches for
+# memory after a collection, in a fifth less.
 set(CMAKE_CXX_COMPILER g++ CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 --param=ggc-min-heapsize=4194304" CACHE STRING "")
 set(WEFT_TEST_EXCLUDE

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# clang with its thread sanitizer: ranks as threads and over TCP, threads that share a device, the store. oneTBB's own threads upset it. -O0 takes
-# less time to compile than is lost when tests run.
+# clang with its thread sanitizer: ranks as threads and over TCP, threads that share a device, the store. Without oneTBB, whose own threads
+# cause false reports. -O0 saves more time in compiling than it costs in running tests.
 set(CMAKE_CXX_COMPILER clang++-19 CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O0 -gline-tables-only" CACHE STRING "")
 set(WEFT_SANITIZE thread CACHE STRING "")
