@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What every communicator must do. A test program of a backend calls check_contract with a way to
-// run ranks: run(n, f) calls f(communicator&) on each of n ranks.
+// The contract of all communicators. The test program of a backend calls check_contract with a function that
+// runs ranks: run(n, f) calls f(communicator&) on each of n ranks.
 #pragma once
 
 #include <doctest/doctest.h>

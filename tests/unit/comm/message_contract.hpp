@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What every communicator must do with messages: each queue of (sender, receiver, tag) progresses on its
-// own, also while collectives are under way, and so does each group. Called by contract.hpp on each rank.
+// The contract of all communicators for messages: each queue of (sender, receiver, tag) progresses
+// independently, even while collectives are in flight, and so does each group. contract.hpp calls this on
+// each rank.
 #pragma once
 
 #include <doctest/doctest.h>

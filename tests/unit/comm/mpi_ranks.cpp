@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The contract of communicators under mpirun: every rank runs all of it.
+// The contract of communicators under mpirun, run as a whole by every rank.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "contract.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Connections to a TCP store that send what no client of it would.
+// Connections to a TCP store that send bytes that no regular client would send.
 #pragma once
 
 #include <weft/comm/tcp_store_server.hpp>

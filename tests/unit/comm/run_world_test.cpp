@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One main for all kinds of ranks: how many there are, and what becomes of exit codes and exceptions.
+// One main() for all kinds of ranks: the number of ranks, and how exit codes and exceptions propagate.
 #include <doctest/doctest.h>
 
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One contract for every store.
+// The contract of all stores.
 #pragma once
 
 #include <doctest/doctest.h>

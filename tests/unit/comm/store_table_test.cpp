@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The server of a TCP store without a socket: everything is counted, and given back.
+// The server of a TCP store without sockets: every resource is counted, and released.
 #include <doctest/doctest.h>
 
 #include <weft/comm/store_table.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One contract for every store.
+// Every store fulfills the contract in store_contract.hpp.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who is gone: the conclusions from what ranks report, and the connections that carry it.
+// Which ranks are gone: the conclusions from the reports of ranks, and the connections that carry the
+// reports.
 #include <doctest/doctest.h>
 
 #include <poll.h>

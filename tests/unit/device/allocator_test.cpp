@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The caching allocator on a device that fails at random, against a model of what it holds: random sequences
-// of requests and frees, by one thread and by several, with uses by other queues, and with mapped pages.
+// The caching allocator on a device that fails at random, against a model of its contents: random sequences
+// of allocations and frees, by one thread and by several, with uses by other queues, and with mapped pages.
 #include <doctest/doctest.h>
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention in blocks gives what its definition gives, with its gradients, at sizes that fill no block.
+// Attention in blocks, with its gradients, matches its definition at sizes that fill no block.
 #include <doctest/doctest.h>
 
 #include <algorithm>

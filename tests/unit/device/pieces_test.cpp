@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// An element's bits depend on its value and nothing else: a tensor computed as a whole and in pieces of every
-// length at every offset has the same bits, and nothing but the pieces is written or read.
+// The bits of a result element depend only on its operands' elements: a tensor computed as a whole and one
+// computed in pieces of every length at every offset are bitwise identical, and only the pieces are read and
+// written.
 #include <doctest/doctest.h>
 
 #include <sys/mman.h>

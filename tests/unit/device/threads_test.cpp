@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Several threads of a program compute on one device at once.
+// Several threads of a program compute on one device concurrently.
 #include <doctest/doctest.h>
 
 #include <atomic>

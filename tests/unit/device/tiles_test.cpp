@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Element-wise kernels of operands that lie across the rows, of reversed ones and of short rows are computed
-// in tiles: at the borders of tiles, of every element type, beside broadcast operands, on several threads.
+// Element-wise kernels on transposed or reversed operands, or on short rows, are computed in tiles: at the
+// borders of tiles, for every element type, with broadcast operands, on several threads.
 #include <doctest/doctest.h>
 
 #include <weft/weft.hpp>

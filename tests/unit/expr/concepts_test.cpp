@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every shape law is a concept that generic code can ask.
+// Every shape law is a concept that generic code can check.
 #include <doctest/doctest.h>
 
 #include <sstream>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The crashes that expression templates are known for, written with `auto`: under the address
-// sanitizer nothing dangles, and nothing is computed from values that are gone.
+// Code with `auto` for which expression templates are known to crash: under the address sanitizer, nothing
+// dangles, and no destroyed value is read.
 #include <doctest/doctest.h>
 
 #include <cmath>

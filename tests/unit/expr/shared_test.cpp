@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shared values: computed once, whatever is around them.
+// Shared values are computed once in every context.
 #include <doctest/doctest.h>
 
 #include <weft/weft.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Copies and products of strided tensors on a device, and how these divide them: what plain loops give.
-// WEFT_TEST_DEVICE names the device; by default it is opencl.
+// Copies and matrix products of strided tensors on a device, and their division into parts, against plain
+// loops. WEFT_TEST_DEVICE names the device; the default is opencl.
 #include <doctest/doctest.h>
 
 #include <cmath>

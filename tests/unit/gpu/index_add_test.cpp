@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows that a device adds up by index: what a plain loop over them gives, in an order that the indices fix.
-// WEFT_TEST_DEVICE names the device; by default it is opencl.
+// Rows that a device adds up by index, against a plain loop; the indices determine the order of additions.
+// WEFT_TEST_DEVICE names the device; the default is opencl.
 #include <doctest/doctest.h>
 
 #include <cmath>

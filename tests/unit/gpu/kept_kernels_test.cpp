@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A device's kernels in the cache on disk: the next process compiles none of them and computes the same.
-// WEFT_TEST_DEVICE=cuda is for CUDA; otherwise the device is OpenCL's. Every use of one is in a process of
-// its own.
+// WEFT_TEST_DEVICE=cuda selects CUDA; otherwise the device is OpenCL's. Every use of a device is in a
+// separate process.
 #include <doctest/doctest.h>
 
 #include <sys/wait.h>

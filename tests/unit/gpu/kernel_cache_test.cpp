@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The folder of compiled kernels: what is found is what was kept, whatever happened to the files; and what is
-// not safe to run is not used.
+// The folder of compiled kernels: a kernel that is found is the one that was kept, whatever happened to the
+// files, and a kernel that is not safe to run is not used.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>

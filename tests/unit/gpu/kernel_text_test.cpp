@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels whose items compute several elements, whose rows have a constant size, or whose positions have 32
-// bits compute what the others do. WEFT_TEST_DEVICE names the device; by default it is opencl.
+// Kernels whose work items compute several elements, whose rows have a constant size, or whose indices have
+// 32 bits compute the same as general kernels. WEFT_TEST_DEVICE names the device; the default is opencl.
 #include <doctest/doctest.h>
 
 #include <cstdint>

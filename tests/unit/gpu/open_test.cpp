@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Devices that several threads ask for at once, before anything in the process has opened one.
+// Devices that several threads open at once, before anything else in the process has opened one.
 #include <doctest/doctest.h>
 
 #if WEFT_WITH_OPENCL

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The values of a graph by definition: plain loops in double over its list of nodes, for tests of passes.
+// Evaluates a graph by definition, with plain loops in double over its list of nodes, for tests of passes.
 //
 // It shares no code with passes, layouts or kernels. Elements of all types are doubles; a cast to a
 // floating type changes nothing, so a pass that only changes types must not change values.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Random graphs, built at run time: every pass keeps its promises and the values of the outputs, and
-// the plan computes them.
+// Random graphs, built at run time: every pass keeps its postconditions and preserves the values of the
+// outputs, and the plan computes them.
 //
-// WEFT_TEST_SEED and WEFT_TEST_GRAPHS choose other graphs, and how many.
+// WEFT_TEST_SEED selects other graphs, WEFT_TEST_GRAPHS their number.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Boxes from files that hold other boxes, on devices that the host can access and on others.
+// Boxes read from files that hold other boxes, on devices whose memory the host can access and on others.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

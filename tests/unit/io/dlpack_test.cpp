@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tensors to and from other libraries: the layout of DLPack's structs, who owns the elements, any strides,
-// and what is refused.
+// Tensors to and from other libraries: the layout of DLPack's structs, ownership of the elements, arbitrary
+// strides, and refused tensors.
 #include <doctest/doctest.h>
 
 #include <cstddef>

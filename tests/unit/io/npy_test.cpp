@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Files of tests/agree/make_files.py, which NumPy wrote, and files as the format describes them.
+// Files that NumPy wrote (tests/agree/make_files.py), and files built from the format's description.
 #include <doctest/doctest.h>
 
 #include <weft/io/npy.hpp>

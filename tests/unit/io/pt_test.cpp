@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Files of tests/agree/make_files.py, which PyTorch wrote, and pickles that it would not write.
+// Files that PyTorch wrote (tests/agree/make_files.py), and pickles that it would not write.
 #include <doctest/doctest.h>
 
 #include <weft/io/pt.hpp>

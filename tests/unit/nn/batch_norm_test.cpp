@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Batch norm: names, types, which evaluations count a batch, and what is refused; values, gradients and
-// running statistics are those of PyTorch in agree/batch_norm_test.
+// Batch norm: names, types, which evaluations count a batch, and errors. agree/batch_norm_test compares
+// values, gradients and running statistics with PyTorch's.
 #include <doctest/doctest.h>
 
 #include <string>

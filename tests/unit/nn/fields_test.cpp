@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Numbers that optimisers, schedules and scalers are given: PyTorch's bounds, checked before anything is
-// updated.
+// Settings of optimizers, schedules and scalers: PyTorch's bounds, checked before anything is updated.
 #include <doctest/doctest.h>
 
 #include <cmath>

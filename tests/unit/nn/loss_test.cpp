@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A head with its loss, by slices: what the whole gives, in less memory.
+// A head with its loss, computed in slices: the same result as at once, in less memory.
 #include <doctest/doctest.h>
 
 #include <weft/device/counting.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A mixture of experts is what plain loops over tokens compute, with its gradients, which are compared with
-// difference quotients of these loops.
+// A mixture of experts against plain loops over tokens, and its gradients against difference quotients of
+// these loops.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rotary positions and group norm: what attention makes of positions, caches, ranks, types, errors; values
-// and gradients are those of PyTorch in agree/layers_test.
+// Rotary positions and group norm: how attention depends on positions, caches, ranks, types, errors.
+// agree/layers_test compares values and gradients with PyTorch's.
 #include <doctest/doctest.h>
 
 #include <weft/comm/threads.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Recurrent layers: names, sizes, types, where they may stand; values and gradients are those of PyTorch in
-// agree/recurrent_test.
+// Recurrent layers: names, sizes, types, and where they may be used. agree/recurrent_test compares values and
+// gradients with PyTorch's.
 #include <doctest/doctest.h>
 
 #include <cmath>

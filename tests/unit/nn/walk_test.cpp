@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors of a module are found whatever holds them, and copied with what ties them.
+// The tensors of a module are found in every kind of member, and copies keep their ties.
 #include <doctest/doctest.h>
 
 #include <deque>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The two files of an ONNX model whose elements are in another file, when writing them is interrupted.
+// Interrupted writes of an ONNX model in two files, the model and its elements.
 #include <doctest/doctest.h>
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A reader of ONNX files that shares no code with the writer: fields of messages by their numbers in
-// onnx.proto, and what must hold in a file.
+// onnx.proto, and checks that a file is valid.
 #pragma once
 
 #include <cstdint>

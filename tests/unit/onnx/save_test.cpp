@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// ONNX files: their structure, by a reader of its own, and what is refused. tests/agree/check_onnx.py runs
-// them.
+// ONNX files: their structure, read by the tests' own reader, and refused expressions.
+// tests/agree/check_onnx.py runs the models.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// L-BFGS: quadratic functions of known minimum, what it refuses, functions that throw or are not finite. Its
-// steps are compared with PyTorch's in agree/optimizers_test.
+// L-BFGS: quadratic functions with known minimum, refused settings, functions that throw or are not finite.
+// agree/optimizers_test compares its steps with PyTorch's.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Muon in models: what it leaves to AdamW, other element types, and ranks.
-// Its formula is compared with PyTorch's in agree/optimizers_test.
+// Muon in models: the parameters that it leaves to AdamW, other element types, and ranks.
+// agree/optimizers_test compares its formula with PyTorch's.
 #include <doctest/doctest.h>
 
 #include <cmath>

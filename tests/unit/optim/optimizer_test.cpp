@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Clipping and optimisers on parameters of every floating type, alone and mixed, against plain loops.
+// Clipping and optimizers on parameters of every floating type, alone and mixed, against plain loops.
 #include <doctest/doctest.h>
 
 #include <cmath>

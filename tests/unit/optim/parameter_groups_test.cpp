@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Settings of an optimizer by parameter: each is updated as by an optimizer of its own with these settings.
+// Optimizer settings per parameter: each parameter is updated as by a separate optimizer with its settings.
 #include <doctest/doctest.h>
 
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The oracle against numbers worked out by hand and by PyTorch 2.13. Nothing is evaluated by the library.
+// The oracle against numbers computed by hand and by PyTorch 2.13. The library evaluates nothing here.
 #include <doctest/doctest.h>
 
 #include <cmath>

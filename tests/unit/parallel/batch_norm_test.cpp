@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Batch norm on several ranks: in and outside of the blocks of a pipeline with the bits of one rank, running
-// statistics too; on replicas with the statistics of their own batches, and those of rank 0 after a step.
+// Batch norm on several ranks. In a pipeline, inside and outside its blocks, it is bitwise identical to one
+// rank, running statistics included. Replicas use the statistics of their own batches, and have those of rank
+// 0 after a step.
 #include <weft/nn/batch_norm.hpp>
 
 #include "pipelines.hpp"

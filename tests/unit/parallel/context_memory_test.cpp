@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a rank holds at its peak when positions are divided among c ranks: a c-th of the activations, and what
-// travels.
+// The peak memory of a rank when positions are sharded over c ranks: a c-th of the activations, plus the
+// buffers of messages.
 #include <doctest/doctest.h>
 
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Positions divided among ranks beside layers and stages of a pipeline: losses, norms and parameters of one
-// rank.
+// Context parallelism combined with tensor and pipeline parallelism: losses, norms and parameters equal those
+// of one rank.
 #include <doctest/doctest.h>
 
 #include <weft/parallel/context_pipeline.hpp>

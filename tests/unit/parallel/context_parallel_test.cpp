@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Positions divided among ranks that are threads: attention and its gradients, losses, norms and parameters
-// are those of one rank, and exactly the predicted bytes are sent.
+// Context parallelism on ranks that are threads: attention and its gradients, losses, norms and parameters
+// equal those of one rank, and exactly the predicted bytes are sent.
 #include <doctest/doctest.h>
 
 #include <numeric>

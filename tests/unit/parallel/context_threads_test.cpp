@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two threads in one context or on one tape: one is refused, and nothing is touched by both.
+// Two threads use one context or one tape: one of them is refused, and the two never touch the same data.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every data-side strategy computes what one process computes; deterministic, to the bit.
+// Every data-parallel strategy, sharded or not, computes the same as one process; bitwise, if deterministic.
 #include <unistd.h>
 
 #include <cstdio>

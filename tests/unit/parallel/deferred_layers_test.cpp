@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Divided layers of a model that no rank could hold: created on a deferred device, drawn in parts with the
-// bits of the whole.
+// Sharded layers of a model that no rank could hold: created on a deferred device, and initialized in parts,
+// bitwise identical to the whole.
 #include <doctest/doctest.h>
 
 #include <cstring>

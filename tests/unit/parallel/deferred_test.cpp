@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Models that no rank could hold: created without memory, each rank draws what is its own.
+// Models that no rank could hold: created without memory; each rank initializes its own shards.
 #include <unistd.h>
 
 #include <array>

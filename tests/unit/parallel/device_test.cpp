@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks whose parameters lie on devices with memory of their own: messages go by way of the host.
-// Skipped where there is no OpenCL device.
+// Ranks whose parameters are on devices with separate memory: messages go through the host. Skipped without
+// an OpenCL device.
 #include "training.hpp"
 
 #include <weft/gpu/open.hpp>

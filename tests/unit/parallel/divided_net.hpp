@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A transformer whose layers ranks may divide.
+// A transformer whose layers can be sharded.
 #pragma once
 
 #include <weft/weft.hpp>

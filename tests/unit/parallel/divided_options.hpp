@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A GPT-2 with everything in it, on ranks that divide layers, positions or experts, beside each precision and
-// way to recompute: losses, norms, parameters and loss scale of one rank. Its head is the embedding's weight;
-// blocks have a buffer, which no optimizer changes, and a parameter that no one reads; each rank accumulates
-// micro-batches, and gradients are clipped.
+// A GPT-2 with all special cases, on ranks that shard layers, positions or experts, combined with each
+// precision and way to recompute: losses, norms, parameters and loss scale equal those of one rank. Its head
+// is tied to the embedding; blocks have a buffer, which no optimizer changes, and an unused parameter; each
+// rank accumulates micro-batches, and gradients are clipped.
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A small GPT-2 that trains on ranks which divide positions.
+// A small GPT-2 that trains with context parallelism.
 #pragma once
 
 #include <doctest/doctest.h>

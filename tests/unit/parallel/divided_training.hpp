@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A transformer trained on a mesh whose ranks divide layers, and whether that is the training of one rank.
+// Trains a transformer with tensor parallelism, and compares with the training on one rank.
 #pragma once
 
 #include "divided_net.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Mixtures with a capacity on ranks that divide positions: of whole sequences the tokens are dropped that
-// plain loops drop, and exactly the predicted bytes are sent.
+// Mixtures of experts with a capacity under context parallelism: the same tokens of whole sequences are
+// dropped as in plain loops, and exactly the predicted bytes are sent.
 #include <doctest/doctest.h>
 
 #include <algorithm>

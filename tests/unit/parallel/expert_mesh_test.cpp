@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Experts divided among ranks beside every other axis of a mesh: losses, norms and parameters of one rank,
-// with the gradients of auxiliary losses.
+// Expert parallelism combined with every other axis of a mesh: losses, norms and parameters equal those of
+// one rank, including the gradients of auxiliary losses.
 #include <doctest/doctest.h>
 
 #include <weft/parallel/context_pipeline.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Experts divided among ranks that are threads: the same losses, gradients and parameters as on one rank, and
-// exactly the messages that follow from which rank has which expert.
+// Expert parallelism on ranks that are threads: the same losses, gradients and parameters as on one rank, and
+// exactly the messages that follow from the placement of experts.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One rank does something wrong at every operation of a training step, in every way: the others
-// name it.
+// One rank fails at each operation of a training step, in every way; the other ranks name it.
 #include <doctest/doctest.h>
 
 #include <weft/comm/threads.hpp>

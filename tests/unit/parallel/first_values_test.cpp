@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What ranks send when they bind a model: digests, and the elements of rank 0 where others differ.
+// The messages of ranks that bind a model: digests, and rank 0's elements where other ranks differ.
 #include <atomic>
 #include <cstring>
 

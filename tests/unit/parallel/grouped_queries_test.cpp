@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Attention with grouped queries divided among ranks that are more than the heads of keys, or of which these
-// are no multiple: losses, gradients and parameters of one rank, each element counted and saved once.
+// Grouped-query attention, sharded over more ranks than there are key heads, or over a number of ranks that
+// does not divide the key heads: losses, gradients and parameters equal those of one rank, and each element
+// is counted and saved once.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Hooks: what they send, what the sum loses, and that error feedback pays it back.
+// Gradient hooks: the bytes that they send, the error of the sum, and its compensation by error feedback.
 #include <doctest/doctest.h>
 #include <unistd.h>
 

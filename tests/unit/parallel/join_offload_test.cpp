@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks with different numbers of batches, and parameters and state that live elsewhere.
+// Ranks with different numbers of batches, and offloaded parameters and optimizer state.
 #include "training.hpp"
 
 #include <filesystem>

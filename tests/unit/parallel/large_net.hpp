@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A model of 48 blocks that is more than a limited device can hold.
+// A model of 48 blocks that exceeds the memory of a limited device.
 #pragma once
 
 #include "training.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Several tapes that hold entries at once, as the schedules of pipelines have them.
+// Several tapes that hold entries at the same time, as under pipeline schedules.
 #include <optional>
 
 #include "training.hpp"

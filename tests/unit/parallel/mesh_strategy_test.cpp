@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Models bound to meshes: the training of one rank, what every rank holds, and sizes that do not fit.
+// Models bound to meshes: training equals that of one rank; what every rank holds; sizes that do not fit.
 #include "training.hpp"
 
 using namespace training;

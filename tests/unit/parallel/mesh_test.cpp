@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Meshes: where ranks are, and who is in whose group, for every mesh of up to twelve ranks.
+// Meshes: the coordinates and groups of all ranks, for every mesh of up to twelve ranks.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Runs used as no example uses them: other orders, at other moments, with other options. Right, or refused in
-// words that say what to do.
+// Uses of runs that no example shows: other orders of calls, other moments, other options. Each works, or
+// throws an error that says what to do.
 #include <doctest/doctest.h>
 
 #include <cmath>

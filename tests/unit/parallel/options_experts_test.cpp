@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Experts divided among ranks beside each precision and way to recompute.
+// Expert parallelism combined with each precision and way to recompute.
 #include "divided_options.hpp"
 
 #include <weft/parallel/expert_parallel.hpp>

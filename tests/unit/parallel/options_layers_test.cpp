@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Layers divided among ranks beside each precision and way to recompute.
+// Tensor parallelism combined with each precision and way to recompute.
 #include "divided_options.hpp"
 
 #include <weft/parallel/tensor_parallel.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Positions divided among ranks beside each precision and way to recompute.
+// Context parallelism combined with each precision and way to recompute.
 #include "divided_options.hpp"
 
 using namespace divided_options;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Messages of divided layers that are under way while other steps run: where they start and arrive, the same
-// bits however late they are, and errors in between.
+// Messages of sharded layers that are in flight while other steps run: where they start and are waited for,
+// bitwise the same results however late they arrive, and errors in between.
 #include <doctest/doctest.h>
 
 #include <string>

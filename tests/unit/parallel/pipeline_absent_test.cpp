@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What some stages or ranks of a pipeline do not have: gradients of frozen parameters, and batches.
+// Things that some stages or ranks of a pipeline lack: gradients of frozen parameters, and batches.
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/schedule/named.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a step of a pipeline costs: the bytes that are sent along each axis, by formula, and the memory of a
-// stage, known before the step.
+// The costs of a pipeline step: the bytes sent along each axis, by formula, and the memory of a stage, known
+// before the step.
 #include <weft/comm/counting.hpp>
 #include <weft/parallel/schedule/live.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mixtures of experts in the blocks of a pipeline: the same bits as on one rank.
+// Mixtures of experts in the blocks of a pipeline, bitwise identical to one rank.
 #include "pipelines.hpp"
 
 #include <weft/nn/mixture_of_experts.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A stage that leaves, hangs, throws, or has other data than the others, at any micro-batch: every other rank
-// gets an error within the time-out that names rank, chunk and micro-batch. And what is refused before.
+// A stage that leaves, hangs, throws, or has different data, at any micro-batch: every other rank gets,
+// within the time-out, an error that names rank, chunk and micro-batch. Also mistakes that are refused
+// beforehand.
 #include <weft/parallel/schedule/csv.hpp>
 
 #include "pipelines.hpp"

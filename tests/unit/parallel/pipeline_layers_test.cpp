@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stages whose ranks divide layers: the training of one rank, up to the order of sums.
+// Pipeline stages with tensor parallelism: training equals that of one rank, up to the order of sums.
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Pipelines beside everything else: precision, recomputation, parameters and buffers that several stages
-// read, statements by slices, micro-batches of different shapes. Each against one rank.
+// Pipelines combined with other features: precision, recomputation, parameters and buffers that several
+// stages read, statements in slices, micro-batches of different shapes. Each is compared with one rank.
 #include "pipelines.hpp"
 
 using namespace pipelines;

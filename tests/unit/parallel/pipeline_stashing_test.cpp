@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// PipeDream: an update after each backward step, with the elements of parameters that the forward step has
-// read. Against a simulation of the same delayed updates on one rank, which keeps all versions.
+// PipeDream: an update after each backward pass, which uses the parameter version that the forward pass read.
+// Compared with a simulation of the same delayed updates on one rank, which keeps all versions.
 #include <numeric>
 
 #include <weft/comm/counting.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The parameters of pipelined models: created nowhere, loaded, equal to those of rank 0; and values of
+// The parameters of pipelined models: created on a deferred device, loaded, equal to rank 0's; and values of
 // statements, which every rank gets.
 #include <unistd.h>
 

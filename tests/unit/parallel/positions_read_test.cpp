@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Positions divided among ranks: programs that read along positions in another way than by attention are
-// refused, and all others train as on one rank.
+// Context parallelism: programs that read across positions other than by attention are refused, and all
+// others train as on one rank.
 #include <doctest/doctest.h>
 
 #include <weft/parallel/context_pipeline.hpp>

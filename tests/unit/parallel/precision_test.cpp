@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mixed precision under strategies: the same bits, and steps that are left out by all ranks.
+// Mixed precision under strategies: bitwise identical results, and steps that all ranks skip.
 #include "training.hpp"
 
 using namespace training;

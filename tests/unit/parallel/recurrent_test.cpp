@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Recurrent layers before, in and after the blocks of a pipeline, with replicated and sharded parameters: the
-// same bits as on one rank.
+// Recurrent layers before, in and after the blocks of a pipeline, with replicated and sharded parameters:
+// bitwise identical to one rank.
 #include "pipelines.hpp"
 
 using namespace pipelines;

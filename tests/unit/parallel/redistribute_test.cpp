@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tensors divided, gathered and divided along other dims by hand: every element where it belongs, for extents
-// that do not divide evenly and ranks that have none.
+// Tensors sharded, gathered and resharded along other dims by explicit calls: every element is where it
+// belongs, also for extents that do not divide evenly and ranks without elements.
 #include <doctest/doctest.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Every schedule with one entry swapped, dropped, duplicated or resized is refused, or runs on an executor
-// that shares no code with the check. WEFT_TEST_LARGE: larger ones too.
+// that shares no code with the check. WEFT_TEST_LARGE adds larger schedules.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

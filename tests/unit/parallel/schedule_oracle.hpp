@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Executes pipeline schedules the plain way: ranks with lists, memories and blocking messages. Shares no code
-// with what it checks but the types.
+// A plain executor of pipeline schedules: ranks with lists, memories and blocking messages. It shares only
+// the types with the code that it checks.
 #pragma once
 
 #include <algorithm>

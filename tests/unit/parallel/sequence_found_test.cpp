@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Activations divided by positions where a program has no activations as operands: a whole model is one
-// expression, or begins with images, in training and evaluation.
+// Sequence parallelism for programs without activations as operands: a whole model is one expression, or
+// begins with images, in training and evaluation.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What sequence parallelism sends and holds: the volumes of Megatron-LM, and activations in parts.
+// The traffic and memory of sequence parallelism: the volumes of Megatron-LM, and sharded activations.
 #include <doctest/doctest.h>
 
 #include <weft/comm/counting.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Activations divided by positions between divided layers, on ranks that are threads: the training of one
-// rank, and what values between programs say.
+// Sequence parallelism on ranks that are threads: training equals that of one rank, and values between
+// programs record that they are sharded.
 #include <weft/parallel/redistribute.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stages whose ranks divide layers, and activations by positions: the training of one rank, and its values.
+// Pipeline stages with tensor and sequence parallelism: training and values equal those of one rank.
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/redistribute.hpp>
 #include <weft/parallel/tensor_parallel.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Several models and runs in one program, under every strategy that divides data: the values of plain models
-// on one rank, or an error that says what to write.
+// Several models and runs in one program, under every data-parallel strategy: the values of plain models on
+// one rank, or an error that says what to write.
 #include <doctest/doctest.h>
 
 #include <memory>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a step of a pipeline says of itself: measured times, idle time, bytes by axis, losses that are not
-// finite.
+// What a pipeline step reports: measured times, idle time, bytes by axis, non-finite losses.
 #include <algorithm>
 #include <thread>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks that wait for each other inside of a micro-batch begin a step together, or say at once how many
+// Ranks that wait for each other within a micro-batch begin a step together, or report at once how many
 // micro-batches each has.
 #include <doctest/doctest.h>
 

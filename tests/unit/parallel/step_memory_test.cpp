@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What benchmarks/divided_memory.cpp predicts: what ranks that compute hold, to the byte; and of each block
-// of a GPT what theory says.
+// The predictions of benchmarks/divided_memory.cpp: equal to the byte to the memory of ranks that compute,
+// and, for each block of a GPT, to theory.
 #include <doctest/doctest.h>
 
 #include <weft/comm/threads.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A training step in one call against the loop by hand: the same bits, the same calls of the loss.
+// A training step in one call against a hand-written loop: bitwise identical, with the same calls of the
+// loss.
 #include <stdexcept>
 #include <thread>
 

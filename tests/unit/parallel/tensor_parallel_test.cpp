@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Layers divided among ranks that are threads: the same losses, gradients and parameters as on one rank, and
-// exactly the messages that were predicted.
+// Tensor parallelism on ranks that are threads: the same losses, gradients and parameters as on one rank, and
+// exactly the predicted messages.
 #include <doctest/doctest.h>
 
 #include <cmath>

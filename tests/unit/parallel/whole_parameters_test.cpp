@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Optimizers that compute with whole parameters, where ranks have rows or parts of layers: Muon and one of
-// one's own, against one rank.
+// Optimizers that compute with whole parameters while ranks hold rows or parts of layers: Muon and a custom
+// optimizer, against one rank.
 #include <doctest/doctest.h>
 
 #include <atomic>

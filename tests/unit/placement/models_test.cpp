@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whole models, divided: which messages follow, the published volumes, and the values of all outputs.
+// Whole models, sharded: the resulting messages, the published volumes, and the values of all outputs.
 #include <doctest/doctest.h>
 
 #include <weft/parallel/tensor_parallel.hpp>

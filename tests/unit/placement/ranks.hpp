@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Divided graphs computed by several ranks in one process, in double: the ops by
-// tests/unit/graph/interpret.hpp, each on the values of its rank, and the collectives by their definition.
-// How values are divided and joined is written here once more, without code of the library.
+// Computes sharded graphs for several ranks in one process, in double: each rank's ops with
+// tests/unit/graph/interpret.hpp, and the collectives by their definition. Sharding and gathering of values
+// are implemented here independently of the library.
 #pragma once
 
 #include <weft/placement/place.hpp>

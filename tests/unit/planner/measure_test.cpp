@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The figures of this machine are figures that the planner accepts; how large they are is for nobody to say.
+// The planner accepts the measured figures of this machine; their sizes are not checked.
 #include <doctest/doctest.h>
 
 #include <weft/comm/self.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the planner says of a step against the step itself: memory and traffic of every rank, the work of its
-// device by hand, gradients that are sent while backward computes; and the order of plans.
+// The planner's predictions for a step against the step itself: memory and traffic of every rank, the work of
+// its device, calculated by hand, gradients that are sent during the backward pass; and the order of plans.
 #include <doctest/doctest.h>
 
 #include <limits>

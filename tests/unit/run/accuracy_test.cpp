@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What ops must not lose: large integers in formulas, small losses beside large logits, long sums.
+// Accuracy that ops must keep: large integers in formulas, small losses with large logits, long sums.
 #include <doctest/doctest.h>
 
 #include <cmath>

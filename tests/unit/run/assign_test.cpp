@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// update of views: exactly their elements change. Which elements a view has says the oracle, for a tensor
-// that holds indices.
+// update of views changes exactly their elements. The oracle determines a view's elements, from a tensor of
+// indices.
 #include <doctest/doctest.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Evaluators: which programs a statement with boundaries consists of, in which order.
+// Evaluators: the programs that a statement with boundaries consists of, and their order.
 #include <doctest/doctest.h>
 
 #include <vector>

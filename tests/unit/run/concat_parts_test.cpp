@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The cotangents of queries, keys and values that are parts of one tensor are computed in its cotangent: the
-// elements are those of separate tensors, to the bit, and a concat copies what has to be.
+// The cotangents of queries, keys and values that are parts of one tensor are computed in place in its
+// cotangent: bitwise identical to separate tensors, and a concat copies only what it must.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Several devices in one program, and devices without memory: errors name what is where, and nothing is lost
-// that was there before.
+// Several devices in one program, and devices without memory: errors name the devices of tensors, and keep
+// existing values.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

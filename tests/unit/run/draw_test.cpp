@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Expressions as pictures: which nodes are fused is drawn as it is computed.
+// Drawings of expressions show the fusion that is executed.
 #include <doctest/doctest.h>
 
 #include <string>

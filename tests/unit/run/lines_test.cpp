@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Running sums and products, recurrences and positions of extrema along every dim, and the largest elements
-// of windows: the CPU computes several lines or windows at a time, in groups whose sizes these shapes are
-// around, and gives what the definition says.
+// Running sums and products, recurrences and indices of extrema along every dim, and maxima of windows match
+// their definitions. The CPU computes groups of lines or windows at a time; the shapes here are close to the
+// sizes of these groups.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lists of tensors whose length is known at run time: joined, they are the tensors joined one by one, and
+// Lists of tensors with a length known at run time: joining them equals joining tensor by tensor, and
 // gradients flow to each.
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies that products make unnecessary: which elements are read instead, memory, values.
+// Copies that matrix products make unnecessary: the elements that are read instead, memory, values.
 #include <doctest/doctest.h>
 
 #include <tuple>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Views through compiled kernels, their bounds, and updates of memory that is read.
+// Views in compiled kernels, their bounds, and updates of memory that is also read.
 #include <doctest/doctest.h>
 
 #include <algorithm>

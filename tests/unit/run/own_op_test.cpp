@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ops added outside of the library, in one place each: docs/adding_an_op.md.
+// Ops defined outside the library, each in one place: docs/adding_an_op.md.
 #include <cmath>
 
 #include <doctest/doctest.h>

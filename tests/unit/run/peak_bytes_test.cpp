@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory as it was forecast, to the byte: of expressions inside the compiler, of training steps before they
+// Memory equals its forecast to the byte: for expressions at compile time, for training steps before they
 // run.
 #include <doctest/doctest.h>
 

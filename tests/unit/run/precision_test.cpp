@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products in bf16 and f16: what is rounded, and what is not.
+// Matrix products in bf16 and f16: what is rounded, and what is not.
 #include <doctest/doctest.h>
 
 #include <weft/nn/layers.hpp>

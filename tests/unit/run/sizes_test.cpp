@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sizes at their limits, and numbers of threads: what an expression gives is what its definition says.
+// Sizes at their limits, and numbers of threads: the value of an expression matches its definition.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Element types: what an element of each type is after each op, whether it reaches memory or stays in a
-// kernel. Compared with plain loops, bit for bit, on every back end that the machine has.
+// Element types: the result of each op for each type, whether it reaches memory or stays in a kernel.
+// Compared bitwise with plain loops, on every back end that the machine has.
 #include <doctest/doctest.h>
 
 #include <cmath>

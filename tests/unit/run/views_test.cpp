@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Sequences of up to three views on small shapes, each with every reader, against plain index arithmetic.
 //
-// Graphs are built at run time, pass through all passes and are played on the reference back end. The quick
-// run takes all sequences of one and two views, the latter with some of the readers, and draws some of three.
-// WEFT_TEST_LARGE=1 takes all with every reader, which takes an hour.
+// Graphs are built at run time, go through all passes and run on the reference back end. The quick run covers
+// all sequences of one and two views, those of two with some readers, and random sequences of three.
+// WEFT_TEST_LARGE=1 covers all sequences with every reader, which takes an hour.
 #include <doctest/doctest.h>
 
 #include <algorithm>

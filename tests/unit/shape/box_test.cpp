@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Boxes against arrays of elements: every element is looked up by its coordinates.
+// Boxes against arrays of elements; every element is looked up by its coordinates.
 #include <doctest/doctest.h>
 
 #include <chrono>

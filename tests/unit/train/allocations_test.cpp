@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A steady step asks the heap for nothing: every operator new of this program is counted.
+// A steady-state step makes no heap allocation: every operator new of this program is counted.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of any boxes to any others, and those that an earlier version has written.
+// Checkpoints from any boxes to any others, and checkpoints written by an earlier version.
 #include <doctest/doctest.h>
 
 #include "../../box_run.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Saves that fail: what is said, and what stays in the folder.
+// Saves that fail: the error messages, and what remains in the folder.
 #include <doctest/doctest.h>
 
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints and weight files of divided layers, of which a rank has columns, rows or several groups of
+// Checkpoints and weight files of sharded layers, of which a rank has columns, rows or several groups of
 // them: from any mesh to any other.
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/tensor_parallel.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints and weight files of pipelines, in which a rank holds some of the parameters only: from any mesh
+// Checkpoints and weight files of pipelines, in which a rank holds only some of the parameters: from any mesh
 // to any other.
 #include <cstring>
 

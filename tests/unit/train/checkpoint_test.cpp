@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints from any number of ranks and strategy to any other, and what happens to bad ones.
+// Checkpoints from any number of ranks and strategy to any other, and the treatment of bad checkpoints.
 #include <doctest/doctest.h>
 
 #include <signal.h>

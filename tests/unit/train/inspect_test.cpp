@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Seeing inside: taps, replay of what is not finite.
+// Inspection: taps, and the replay that finds non-finite values.
 #include <doctest/doctest.h>
 
 #include <thread>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The profiler: names, counts and work of ops against what the model computes, nesting, threads, ranks, and
-// traces that parse.
+// The profiler: names, counts and work of ops, compared with what the model computes; nesting, threads,
+// ranks, and traces that parse.
 #include <doctest/doctest.h>
 
 #include <chrono>

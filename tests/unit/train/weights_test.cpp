@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Weight files of divided models: written and read part by part, from any ranks to any others. Every operator
-// new of this program is counted, so that a whole copy anywhere would be seen.
+// Weight files of sharded models: written and read part by part, from any ranks to any others. Every operator
+// new of this program is counted, so that a whole copy anywhere would show.
 #include <doctest/doctest.h>
 
 #include <atomic>
