@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Proves that the pages in docs/ show what the sources are and what programs print.
+"""Checks that the pages in docs/ show the sources as they are and the output that programs print.
 
   check.py pages ROOT                      code, tables, links and paths of all pages
-  check.py output ROOT SOURCE COMMAND...   runs a program, and compares what it prints with what pages show
-  check.py errors ROOT COMPILER            compiles what must not compile, and compares the messages
+  check.py output ROOT SOURCE COMMAND...   runs a program, and compares its output with what pages show
+  check.py errors ROOT COMPILER            compiles programs that must not compile, and compares the messages
 
 --write as the first argument corrects code, tables and outputs in the pages instead.
 
-A comment before a block of a page says where it comes from:
+A comment before a block of a page names its source:
 
   <!-- code: examples/tutorial/tensors.cpp create -->     the lines between `// [create]` and `// [/create]`
   <!-- output: examples/tutorial/tensors.cpp create -->   what the program prints after the line `-- create`
   <!-- error: tests/fail/matmul.cpp -->                   lines that the compiler prints, in this order
-  <!-- table: examples/cheat_sheet/shapes.cpp numpy -->   rows `//| PyTorch | LibTorch | NumPy | Eigen` and what is
-                                                          expected or compiled after each, or what a fifth cell says,
-                                                          which must be a part of that
-  <!-- sketch -->                                         code that is part of no program
+  <!-- table: examples/cheat_sheet/shapes.cpp numpy -->   rows `//| PyTorch | LibTorch | NumPy | Eigen` and the
+                                                          argument of expect or compiles after each, or a fifth cell,
+                                                          which must be a part of it
+  <!-- sketch -->                                         code that belongs to no program
 """
 import pathlib
 import re
@@ -29,7 +29,7 @@ mode, root, *rest = arguments[1:] if write else arguments
 root = pathlib.Path(root).resolve()
 docs = root / "docs"
 pages = sorted(p for p in docs.rglob("*.md") if "site" not in p.relative_to(docs).parts)
-shown = pages + [root / "README.md"]  # its blocks are compared where it says what they are
+shown = pages + [root / "README.md"]  # its blocks are compared if comments name their sources
 errors = []
 
 
@@ -59,7 +59,7 @@ LIBRARIES = ["pytorch", "libtorch", "numpy", "eigen"]
 
 
 def shown_code(statement):
-    """What a row shows of a statement: the first argument of expect or compiles, or the statement itself."""
+    """The code that a row shows for a statement: the first argument of expect or compiles, or the statement itself."""
     found = re.match(r"(expect|compiles)\((.*)\);$", statement)
     if not found:
         return re.sub(r" compiles\(\w+\)$", "", statement.rstrip(";"))
@@ -72,7 +72,7 @@ def shown_code(statement):
 
 
 def angle_depth(text):
-    """How many template argument lists are open; comparisons have spaces around them."""
+    """The number of open template argument lists; comparisons have spaces around them."""
     return len(re.findall(r"(?<=\w)<(?! )", text)) - len(re.findall(r"(?<! )>", text))
 
 
@@ -117,7 +117,7 @@ def cell(text):
 
 
 class Block:
-    """A block of a page with the comment before it: lines[begin:end] are its content."""
+    """A block of a page and the comment before it; lines[begin:end] are its content."""
 
     def __init__(self, page, kind, what, begin, end):
         self.page, self.kind, self.what, self.begin, self.end = page, kind, what, begin, end
@@ -156,7 +156,7 @@ def all_blocks(kind):
 
 
 def settle(found, wanted_of):
-    """Compares the content of blocks with what they should be, or makes it so."""
+    """Compares the content of blocks with the expected content, or replaces it."""
     by_page = {}
     for b in found:
         by_page.setdefault(b.page, []).append(b)
@@ -200,7 +200,7 @@ def check_pages():
 
 
 def programs_that_run():
-    """Sources whose output tests compare: those that tests/CMakeLists.txt finds."""
+    """The sources whose output tests compare, which tests/CMakeLists.txt finds."""
     return {str(p.relative_to(root)) for folder in ("tutorial", "cookbook", "cheat_sheet")
             for p in (root / "examples" / folder).glob("*.cpp")} | {
                 "examples/first_model.cpp", "examples/first_model_on_ranks.cpp", "examples/pipeline.cpp",
@@ -240,7 +240,7 @@ def check_links(page):
 
 
 def check_sentences():
-    """What docs/errors.md says the compiler prints stands in the headers."""
+    """Checks that the headers contain the compiler messages that docs/errors.md quotes."""
     page = (docs / "errors.md").read_text()
     page = page[page.index("## From the compiler"):page.index("## At run time")]
     headers = "".join(re.sub(r'"\s*"', "", p.read_text()) for p in (root / "include").rglob("*.[hi]pp"))
@@ -250,7 +250,7 @@ def check_sentences():
 
 
 def check_navigation():
-    """Every entry of the site's navigation is a page."""
+    """Checks that every entry of the site's navigation is a page."""
     listed = set(re.findall(r":? (\S+\.md)$", (docs / "site/mkdocs.yml").read_text(), re.M))
     there = {str(p.relative_to(docs)) for p in pages}
     errors.extend(f"docs/site/mkdocs.yml: {p} does not exist" for p in sorted(listed - there))
@@ -260,7 +260,7 @@ NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
 
 
 def same_output(is_now, wanted):
-    """Equal text; numbers with a fraction may differ by one in 200, as other processors add in another order."""
+    """Whether texts are equal; numbers with a fraction may differ by one in 200, as other processors add in another order."""
     if len(is_now) != len(wanted):
         return False
     for a, b in zip(is_now, wanted):
@@ -296,7 +296,7 @@ def check_output(source, command):
 
 def check_errors(compiler):
     if "clang" in subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout:
-        sys.exit(77)  # pages show what g++ prints
+        sys.exit(77)  # pages show g++'s messages
     for b in all_blocks("error"):
         printed = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", f"-I{root}/include", str(root / b.what[0])],
                                  capture_output=True, text=True).stderr.splitlines()

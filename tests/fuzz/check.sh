@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Bytes that are no files, requests, calls, recordings, schedules or meshes: the readers say so. Needs clang's libFuzzer.
+# Readers reject bytes that are not valid files, requests, calls, recordings, schedules or meshes. Needs clang's libFuzzer.
 #
 #   check.sh TARGET SECONDS FOLDER CLANG
 set -euo pipefail

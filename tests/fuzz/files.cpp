@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Fuzz target for the readers of files: any bytes give a value or an exception of weft, never more.
-// The first byte chooses the reader.
+// Fuzz target for the readers of files: any bytes yield a value or a weft exception, nothing else. The first
+// byte selects the reader.
 #include <cstdint>
 #include <cstdlib>
 

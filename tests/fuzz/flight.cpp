@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Recordings of ranks made of arbitrary bytes: a report that a terminal can show. Records of the input stand
-// one after the other, in up to three files, whose ranks are those bytes that the input begins with.
+// Fuzz target for recordings of ranks: any bytes yield a report that a terminal can show. The input begins
+// with the bytes of the ranks of up to three files, followed by the files' records.
 #include <algorithm>
 #include <cstdint>
 

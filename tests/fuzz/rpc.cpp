@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Calls made of arbitrary bytes, to functions of every kind of argument: each is answered or dropped. The
-// first byte chooses what the bytes are taken for: a whole request, the arguments of a function, or an
-// answer.
+// Fuzz target for remote calls to functions with every kind of argument: any bytes are answered or dropped.
+// The first byte selects what the bytes are: a whole request, the arguments of a function, or an answer.
 #include <cstdint>
 
 #include <weft/comm/rpc.hpp>

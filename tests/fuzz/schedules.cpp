@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Fuzz target for what a job is told about its ranks: schedules of pipelines in files, and meshes. The first
-// byte chooses the reader. A schedule that passes its check runs to its end, and one that is said to wait for
-// ever does not, as a few lines see that know nothing of the check.
+// Fuzz target for pipeline schedules in files, and for meshes. The first byte selects the reader. A few lines
+// that share no code with the check verify that a schedule that passes it runs to its end, and that one
+// reported as a deadlock does not.
 #include <cstdint>
 #include <map>
 #include <tuple>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes inputs to begin with for the fuzz targets: seeds.py FOLDER makes FOLDER/TARGET.corpus/NAME."""
+"""Writes seed inputs for the fuzz targets: seeds.py FOLDER creates FOLDER/TARGET.corpus/NAME."""
 import io
 import pathlib
 import struct
@@ -24,7 +24,7 @@ def request(number, what, *fields):
 
 
 def session(*steps):
-    """Steps (client, bytes), as tests/fuzz/store.cpp reads them."""
+    """Steps (client, bytes), in the format of tests/fuzz/store.cpp."""
     return b"".join(bytes([client, len(bytes_)]) + bytes_ for client, bytes_ in steps)
 
 
@@ -37,7 +37,7 @@ def record(order, begun, ended, count, group, what):
 
 
 def safetensors(kind, size, header, data=bytes(range(1, 9))):
-    """`kind` as tests/fuzz/files.cpp reads it; a header of `size` bytes."""
+    """`kind` in the format of tests/fuzz/files.cpp, with a header of `size` bytes."""
     return kind + number(size) + header.ljust(size) + data
 
 
@@ -92,7 +92,7 @@ store = {
     "full": session(*((i % 3, request(i, PUSH, text(b"q"), text(b"x" * 200))) for i in range(9))),
 }
 def value(kind, bytes_):
-    """A value of a call: its kind, then text, or of a vector what is in it."""
+    """A value in a call: its kind, then its text, or the contents of a vector."""
     return bytes([kind]) + bytes_
 string, boolean, signed, floating, struct_ = (lambda b, k=k: value(k, text(b)) for k in (1, 3, 4, 6, 7))
 def vector(*values):

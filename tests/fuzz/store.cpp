@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Requests to a TCP store made of arbitrary bytes: each is answered once or ends its connection, limits hold,
-// and nothing is left when all keys are deleted, all queues empty and all clients gone. The input: a byte
-// that chooses the client and whether it leaves, a length byte, and so many bytes.
+// Fuzz target for requests to a TCP store: any bytes are answered once or end their connection, limits hold,
+// and nothing remains when all keys are deleted, all queues empty and all clients gone. The input repeats: a
+// byte that selects the client and whether it leaves, a length byte, and that many bytes.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -37,7 +37,7 @@ struct clients {
       check(r.at_end() && r.good());
     }
     check(server.waiters() <= 4);
-    for (const auto& [c, numbers] : open) check(numbers.size() <= 1);  // the one that waits
+    for (const auto& [c, numbers] : open) check(numbers.size() <= 1);  // the request that waits
   }
   void leave(std::uint64_t client) {
     server.forget(client);

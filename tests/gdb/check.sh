@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What gdb prints of tensors.
+# How gdb prints tensors.
 #
-#   tests/gdb/check.sh PROGRAM PRINTERS      exit code 77: there is no gdb, or it may not trace
+#   tests/gdb/check.sh PROGRAM PRINTERS      exit code 77: there is no gdb, or it is not permitted to trace
 set -uo pipefail
 command -v gdb >/dev/null || exit 77
 printed=$(gdb -q -batch -ex "source $2" -ex "break stop" -ex run -ex up \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // [contract]
-// The contract of devices, for the device of one's own among the examples.
+// The contract of devices, for the custom device of the examples.
 #include "../../examples/custom_device.hpp"
 
 #define WEFT_TEST_KIND worker

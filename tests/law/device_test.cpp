@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Every kind of program gives on every device, and on the reference back end, what its definition says.
-// WEFT_TEST_DEVICE names the device; by default it is opencl, and a machine without one skips it. Included
-// where WEFT_TEST_KIND is a kind of devices, it is the contract for that kind (custom_device_test.cpp).
+// Every kind of program matches its definition on every device and on the reference back end.
+// WEFT_TEST_DEVICE names the device; the default is opencl, and a machine without OpenCL skips it. Included
+// with WEFT_TEST_KIND set to a device kind, this file is the contract for that kind (custom_device_test.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -344,7 +344,8 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
                         tensor<float, matrix>(randn<float>(matrix{rows, columns}, {.seed = 9}, d)));
     };
     const auto [x, w, b, g] = leaves(default_device());
-    // A norm: the gradients of weight and bias are sums of what its operand's gradient reads and computes.
+    // A norm: the gradients of weight and bias are sums of values that the operand's gradient reads and
+    // computes.
     const auto centred = x - mean(x, dims<1>, keepdim);
     const auto scale = rsqrt(mean(centred * centred, dims<1>, keepdim) + 1e-5f);
     const auto normal = centred * scale;
@@ -360,7 +361,7 @@ TEST_CASE("columns are reduced in the kernel that reduces rows of the same eleme
         },
         {oracle::value(back(g * w)), oracle::value(sum(g * normal, dims<0>)), oracle::value(sum(g, dims<0>))},
         1e-5);
-    // A bias before a softmax: its gradient is the sum of the operand's.
+    // A bias before a softmax: its gradient is the sum of the operand's gradient.
     const auto soft = softmax(x + b);
     const auto of_soft = soft * (g - sum(g * soft, dims<1>, keepdim));
     check_everywhere(
@@ -403,9 +404,9 @@ TEST_CASE("products in bf16 and f16 round operands and results, with their gradi
   };
   const auto in = [&](auto type) { return [&rounded, type](auto x, auto w) { return rounded(type, x, w); }; };
   check_with_gradients<precision::bf16>(net, in(bfloat16{}), 0x1p-7,
-                                        0x1p-5);  // sums in another order may round the other way;
+                                        0x1p-5);  // sums in another order may round differently;
   check_with_gradients<precision::f16>(net, in(float16{}), 0x1p-10,
-                                       0x1p-8);  // gradients are expected without rounding
+                                       0x1p-8);  // expected gradients are not rounded
   const auto product = [](auto x, auto w) { return matmul(x, w); };
   check_with_gradients<precision::bf16>(
       product, [](auto x, auto w) { return cast<float>(matmul(cast<bfloat16>(x), cast<bfloat16>(w))); },
@@ -427,7 +428,7 @@ TEST_CASE("look-ups and losses, with their gradients") {
     const auto index = generate<std::int32_t>(extents<dyn>{8}, [](index_t i) { return i * i % 6; }, d);
     return embedding(x, index);
   });
-  check_with_gradients([](auto x, auto w) {  // enough of them to be sorted on a GPU
+  check_with_gradients([](auto x, auto w) {  // enough indices to be sorted on a GPU
     const device& d = w.state()->where;
     const auto index = generate<std::int32_t>(
         extents<dyn, 35>{2, 35}, [](index_t i) { return i * i % 5; }, d);
@@ -441,7 +442,7 @@ TEST_CASE("look-ups and losses, with their gradients") {
   check_with_gradients([](auto x, auto w) {
     const device& d = w.state()->where;
     const auto labels = generate<std::int64_t>(extents<dyn>{6}, [](index_t i) { return i * i % 10; }, d);
-    return linear_cross_entropy(matmul(x, w), w, labels, 10 * 2);  // three slices, beside all rows at once
+    return linear_cross_entropy(matmul(x, w), w, labels, 10 * 2);  // three slices, and all rows at once
   });
   check_with_gradients([](auto x, auto w) {
     const device& d = w.state()->where;
@@ -720,7 +721,7 @@ TEST_CASE("attention over several tiles of a device, of operands whose heads com
   both({60, 131}, {4, 2}, 33, 71);
   both({67, 20}, {2, 1}, 128, 0);
   both({1, 97}, {1, 1}, 100, 96);
-  both({33, 17}, {1, 1}, 257, 0);  // beyond what tiles hold
+  both({33, 17}, {1, 1}, 257, 0);  // more features than tiles hold
   check(bfloat16{}, std::true_type{}, {97, 97}, {2, 1}, 64, 0);
   check(bfloat16{}, std::false_type{}, {9, 4}, {3, 3}, 1, 0);
   check(bfloat16{}, std::true_type{}, {20, 70}, {4, 2}, 128, 30);
@@ -915,7 +916,7 @@ TEST_CASE(
     numbers.assign(4096, static_cast<float>(round));
     (*d)->upload(x.state()->memory.data(), numbers.data(), 4096 * sizeof(float));
     numbers.assign(4096, -1e9f);
-    sum = eval(sum + x, c);  // the memory of the sum before goes to the allocator while it is read
+    sum = eval(sum + x, c);  // the previous sum's memory returns to the allocator while it is read
   }
   CHECK(sum.to_vector() == std::vector<float>(4096, 210));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The law of derivatives over the list of ops: what is element-wise agrees with difference quotients of its
-// definition, once and twice. A new op is tested here as soon as it is in the list.
+// The law of derivatives over the list of ops: the first and second derivatives of every element-wise op
+// agree with difference quotients of its definition. A new op is tested here as soon as it is in the list.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ void check_op() {
     CAPTURE(std::string(Op::name));
     auto a = sampled<Op>(0, 0), b = sampled<Op>(0.2, 0);  // not near a: maximum has a kink there
     if constexpr (Op::arity == 1) {
-      // Of sign or round no gradient comes back, which alone is an error.
+      // sign and round return no gradient, which by itself is an error.
       CHECK(derivable(weighed(apply<Op>(a)) + sum(a) * 0.0, a));
       CHECK(twice_derivable([](auto v) { return weighed(apply<Op>(v)); }, a, b, a));
     } else {

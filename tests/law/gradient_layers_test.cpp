@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The law of derivatives for ops of layers: normalizations, losses, look-ups, attention, windows.
+// The law of derivatives for the ops of layers: normalizations, losses, look-ups, attention, windows.
 #include <doctest/doctest.h>
 
 #include "../gradients.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The law of derivatives: every op agrees with difference quotients of its definition.
+// The law of derivatives: the derivative of every op agrees with difference quotients of its definition.
 #include <doctest/doctest.h>
 
 #include "../gradients.hpp"

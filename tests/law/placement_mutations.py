@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Takes the rules of placement out of a copy of the headers, one at a time, and shows that the tests of placement notice each.
+"""Breaks the placement rules in a copy of the headers, one at a time, and shows that the placement tests detect each broken rule.
 
     placement_mutations.py --build /tmp/mutations      # all of them
     placement_mutations.py --only sums,groups
@@ -122,7 +122,7 @@ MUTATIONS = {
 
 
 def mutated(name, to):
-    """A copy of the headers with the rule broken. The text must be there once: else the mutation is out of date."""
+    """A copy of the headers with the rule broken. The text must occur exactly once; otherwise the mutation is out of date."""
     what, file, old, new = MUTATIONS[name]
     if to.exists():
         shutil.rmtree(to)
@@ -134,7 +134,7 @@ def mutated(name, to):
 
 
 def outcome(compiler, test, build):
-    """What happens to a test with the headers of `build`; "" if it passes."""
+    """How a test fails with the headers of `build`; "" if it passes."""
     program = build / "test"
     command = [compiler, "-std=c++20", "-O0", "-g0", "-w", "-DDOCTEST_CONFIG_IMPLEMENT_WITH_MAIN", f"-I{build / 'include'}",
                f"-I{ROOT / 'tests'}", test, "-ldl", "-o", program]
@@ -154,7 +154,7 @@ def main():
     parser.add_argument("--texts-only", action="store_true", help="only see that the headers hold what is taken out")
     o = parser.parse_args()
     missed = []
-    if not o.texts_only:  # a test that fails anyway would find everything
+    if not o.texts_only:  # a test that always fails would detect every mutation
         unchanged = o.build / "unchanged"
         shutil.rmtree(unchanged, ignore_errors=True)
         shutil.copytree(ROOT / "include", unchanged / "include")

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The law of placement: every op, under every placement of its operands that fits, on 2 and 3 ranks, of
-// extents that divide evenly and not, has the value and the gradients of the undivided op.
+// The law of placement: under every valid placement of its operands, on 2 and 3 ranks, with extents that
+// divide evenly and unevenly, every op has the value and gradients of the unsharded op.
 //
-// How many placements of an op fit, on how many ranks, and the bytes that two ranks send for all of them are
-// stated as well: a rule that is lost refuses some placements, or gathers what can stay divided.
+// The tests also state how many placements of an op are valid, on how many ranks, and the bytes that two
+// ranks send for all of them: without some rule, placements would be refused, or values gathered that can
+// stay sharded.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -354,10 +355,10 @@ TEST_CASE("grouped queries: ranks that are more than the heads of keys have the 
   const auto attend = [](auto q, auto k, auto v) { return attention<causal>(q, k, v); };
   CHECK(shared_on(attend, {heads, keys, keys}) == "+++++++");
   CHECK(shared_on(attend, {divided_along(2, 1, 6, 3), keys, keys}) == "+++++++");
-  // queries that are not divided by heads of keys have those of others
+  // queries that are not sharded by key heads would meet the keys of other ranks' heads
   CHECK(shared_on(attend, {divided_along(2), keys, keys})
             .starts_with("attention: operands are divided differently (dim 2, dim 2, shared)"));
-  // as functions of keys, and joined and taken apart again; leaves are in the order of the formula
+  // for functions of keys, and for joined and split keys and values; leaves are in the order of the formula
   CHECK(shared_on([](auto q, auto k, auto v) { return attention<causal>(q, exp(k) * 2.0f, sigmoid(v)); },
                   {heads, keys, keys}) == "+++++++");
   CHECK(shared_on(
@@ -367,7 +368,7 @@ TEST_CASE("grouped queries: ranks that are more than the heads of keys have the 
               });
             },
             {keys, keys, heads}) == "+++++++");
-  // what has the elements of keys must be read by queries: ranks would add the same several times
+  // elements of keys may only be read together with queries: ranks would add the same ones several times
   CHECK(
       shared_on([](auto q, auto k, auto v) { return attention<causal>(q, k, v) * sum(k, dims<2>, keepdim); },
                 {heads, keys, keys, keys})
@@ -413,7 +414,7 @@ TEST_CASE("operands that are sums over ranks") {
                }));
   on<x_t, w_t>("sums folded", {12, 34, 2080},
                with([](auto s) { return sum(s, dims<1>) + amax(s, dims<1>); }));
-  // Of two sums over ranks what they become is sent, once: what passes sums on does not settle them.
+  // The result of two sums over ranks is reduced once: ops that pass partial sums on do not reduce them.
   const auto of_two = [](auto f) {
     return [f](auto x, auto w, auto y, auto... c) { return f(matmul(x, w), c...) + f(matmul(y, w), c...); };
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The law of derivatives, for those of derivatives.
+// The law of derivatives, for second derivatives.
 #include <doctest/doctest.h>
 
 #include "../gradients.hpp"
@@ -23,7 +23,7 @@ TEST_CASE("second derivatives of attention") {
   auto q = number(heads(), 0), k = number(heads(), 1), v = number(heads(), 2), c = number(heads(), 3);
   auto other = number(keys{2, 7, 2, 3}, 4), values = number(keys{2, 7, 2, 3}, 5);
   auto d = number(keys{2, 7, 2, 3}, 6);
-  constexpr double within = 1e-3;  // second differences of quotients of exponentials are no more exact
+  constexpr double within = 1e-3;  // second differences of quotients of exponentials are not more accurate
   const auto in_queries = [&](auto x) { return weighed(attention<causal>(x, k, v)); };
   CHECK(twice_derivable(in_queries, q, c, q, within));
   CHECK(twice_derivable(in_queries, q, c, k, within));
@@ -47,7 +47,7 @@ TEST_CASE("second derivatives of attention") {
     CHECK(matches(delivered(sum(grad(fused, q) * c), *x), delivered(sum(grad(by_formula, q) * c), *x),
                   {.absolute = 1e-12, .relative = 1e-12}));
 
-  // the third derivative, of causal attention in groups, by that of a mask
+  // the third derivative of causal grouped attention, through that of masked attention
   const auto mask = generate<bool>(extents<5, 7>{}, [](index_t i) { return i % 7 <= i / 7 + 2; });
   const auto in_groups = [&](auto x) { return weighed(attention<causal>(x, other, values, 2)); };
   const auto masked = [&](auto x) { return weighed(attention(x, other, values, mask)); };
@@ -73,7 +73,7 @@ TEST_CASE("running products, also of zeros, and recurrences: twice and three tim
   auto x = matrix(
       from(extents<dyn, dyn>{3, 4}, std::vector<double>{1, 0, 1.5, -0.5, 0, 0, 1.5, 1, 0.5, 1.2, -1, 0}));
   auto a = numbers(3, 4, 1), c = numbers(3, 4, 2);
-  constexpr double within = 1e-4;  // second differences of long products are no more exact
+  constexpr double within = 1e-4;  // second differences of long products are not more accurate
   CHECK(derivable(weighed(cumprod<1>(x)), x));
   CHECK(derivable(weighed(cumprod<0>(x)), x));
   CHECK(twice_derivable([](auto v) { return weighed(cumprod<1>(v)); }, x, c, x, within));
@@ -92,7 +92,7 @@ TEST_CASE("running products, also of zeros, and recurrences: twice and three tim
   };
   of_both(attr<0, 0>());
   of_both(attr<1, 1>());
-  // The derivative of x y z in z, and of that in x, is y; its gradient is (0, 1, 0).
+  // The derivative of x y z with respect to z and then x is y; its gradient is (0, 1, 0).
   auto v = from(extents<3>{}, std::vector<double>{0, 5, 0});
   const auto last = [](auto t) { return sum(slice<0, 2, 3>(cumprod<0>(t))); };
   const auto in = [](auto f, auto at) { return [=](auto t) { return sum(grad(f, t) * at); }; };

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A consumer finds weft in one of six ways, and gets no warnings from weft's headers whatever it turns on.
+# A consumer finds weft in one of six ways, and gets no warnings from weft's headers, whatever flags it sets.
 #
 #   check.sh find_package|add_subdirectory|fetch_content|plain|single|conan SOURCE FOLDER [COMPILER [BUILT]]
 #
-# BUILT: a build folder with weft::compiled, which is installed; without it one is built.
+# BUILT: a build folder with weft::compiled, which is installed; without BUILT, one is built.
 set -euo pipefail
 way=$1 source=$2 at=$3/$1 compiler=${4:-c++} built=${5:-}
 rm -rf "$at" && mkdir -p "$at"
@@ -15,14 +15,14 @@ if [ "$way" = plain ]; then
   flags=(-std=c++20 "-I$source/include" -Wno-psabi "$source/tests/package/consumer.cpp")
   run "$compiler" "${flags[@]}" -o "$at/consumer"
   "$at/consumer"
-  # What the other ways turn on would be seen here.
-  for warning in -Weffc++ -Wpadded; do  # one that g++ has, one that clang has
+  # The warnings that the other ways enable do occur if the headers are not system headers.
+  for warning in -Weffc++ -Wpadded; do  # the first is g++'s, the second clang's
     "$compiler" "${flags[@]}" -fsyntax-only $warning -Werror 2>"$at/log" || exit 0
   done
   echo "-Weffc++ and -Wpadded find nothing: choose another"
   exit 1
 fi
-if [ "$way" = single ]; then  # one header, alone and with everything that needs no other library
+if [ "$way" = single ]; then  # one header, with the umbrella header only, and with every header that needs no other library
   mkdir "$at/weft" "$at/all" "$at/all/weft"
   "$source/tools/single_header.py" >"$at/weft/weft.hpp"
   run "$compiler" -std=c++20 "-I$at" -Wall -Wextra -Wno-psabi -Werror "$source/tests/package/consumer.cpp" -o "$at/consumer"
@@ -56,7 +56,7 @@ run cmake -S "$source/tests/package" -B "$at/build" "${quick[@]}" "-DWAY=${way/c
 case $way in  # weft::compiled is built for one of them
   find_package) targets=(consumer_weft consumer_precompiled consumer_compiled) ;;
   add_subdirectory | conan) targets=(consumer_weft consumer_precompiled) ;;
-  fetch_content) targets=(consumer_weft) ;;  # then it is add_subdirectory
+  fetch_content) targets=(consumer_weft) ;;  # from there on it is like add_subdirectory
 esac
 for target in "${targets[@]}"; do
   run cmake --build "$at/build" --target "$target"

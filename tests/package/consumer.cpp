@@ -3,7 +3,7 @@
 
 using namespace weft;
 
-// Names that programs have: with all of weft's in reach they are the program's own.
+// Common names in programs: even with using namespace weft, they mean the program's own.
 namespace {
 bool run(const tensor<float, extents<4>>& x) { return eval(sum(x * 3.0f)).item() == 24; }
 }  // namespace

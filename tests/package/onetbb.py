@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The system's oneTBB as a Conan package, where the one of Conan Center cannot be had."""
+"""The system's oneTBB as a Conan package, for machines that cannot reach Conan Center."""
 from conan import ConanFile
 
 

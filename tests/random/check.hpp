@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Judges random programs: the library's values and derivatives against those of tests/oracle.hpp.
+// Checks random programs: the library's values and derivatives against those of tests/oracle.hpp.
 //
-// A program is a function of leaves. It is evaluated on the CPU, on the reference back end and, where
-// WEFT_TEST_DEVICE names one, on a device. How far a result may be off follows from the program
-// itself: the oracle evaluates it several times with small random errors in every step, and the
-// spread of what comes out, some times over, is the tolerance.
+// A program is a function of leaves. It is evaluated on the CPU, on the reference back end and, if
+// WEFT_TEST_DEVICE names one, on a device. The tolerance follows from the program: the oracle
+// evaluates it several times with small random errors in every step, and a multiple of the spread of
+// the results is the tolerance.
 #pragma once
 
 #include <algorithm>
@@ -178,12 +178,12 @@ constexpr double smallest_of(dtype t) {
   return t == dtype::f64 ? 0x1p-1022 : t == dtype::f16 ? 0x1p-23 : 0x1p-125;
 }
 
-/// What is right, and how far from it is right enough.
+/// The expected value, and its tolerance.
 struct expectation {
   numbers value;
   std::vector<double> tolerance;
-  dtype coarsest = dtype::f64;  // of all floating types on the way
-  double largest = 0;           // of all values on the way
+  dtype coarsest = dtype::f64;  // of the floating types of all intermediate results
+  double largest = 0;           // of all intermediate results
 };
 
 inline constexpr int spread_runs = 6;
@@ -202,17 +202,17 @@ inline bool is_exact(std::string_view op) {
   return std::find(std::begin(ops), std::end(ops), op) != std::end(ops);
 }
 
-/// Adds small random errors where results depend on how they are computed, and to leaves, whose sums do.
-/// Small integers are exact. What an op computes is also taken for its result on operands that are slightly
-/// off, each element by itself: the mean of equal numbers is not one of them. Without a seed it only looks.
+/// Adds small random errors to results that depend on how they are computed, and to leaves, whose sums do.
+/// Small integers are exact. Each op also runs on operands with a small error in each element, because a mean
+/// of equal numbers need not equal them. Without a seed it only observes.
 struct disturbance {
   std::uint64_t state = 0;
-  double largest = 0;                               // of all values on the way
-  double most_elements = 0, fewest_elements = 1e9;  // of one of them; of one that is computed
+  double largest = 0;                               // of all intermediate results
+  double most_elements = 0, fewest_elements = 1e9;  // of any array; of a computed array
   bool computes = false;                            // whether an op was not exact
-  bool computes_in_f32 = false;                     // whether one whose result is f32 was
+  bool computes_in_f32 = false;                     // whether such an op had an f32 result
   dtype coarsest = dtype::f64;
-  double operands = 0;  // the largest element of those of the op whose result comes next
+  double operands = 0;  // the largest element of the operands of the op whose result comes next
 
   void operator()(std::string_view op, test::oracle::array& a) {
     const bool leaf = op == "leaf", narrow = a.type == dtype::bf16 || a.type == dtype::f16;
@@ -226,7 +226,7 @@ struct disturbance {
     computes = computes || !leaf;
     computes_in_f32 = computes_in_f32 || (!leaf && a.type == dtype::f32);
     shake(a, epsilon_of(a.type));
-    // A logit less the log of a sum: 0 if there is one class, but rounded as the logits are.
+    // A logit minus the log of a sum is 0 for one class, but has rounding errors of the logits' size.
     if (state && op == "cross_entropy")
       for (double& x : a.f) x += 2 * epsilon_of(a.type) * of_operands * random();
   }
@@ -243,7 +243,7 @@ struct disturbance {
       if (x != std::rint(x) || std::abs(x) > 256)
         x *= 1 + eps * random();
   }
-  /// From -1 to 1.
+  /// A random number from -1 to 1.
   double random() { return static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1; }
 };
 
@@ -263,11 +263,11 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   const dtype type = right.value.type;
   if (!is_floating(type)) return right;
   const bool wide = type == dtype::f64 || type == dtype::f32;
-  // Formulas add and subtract values as large as these, several times, and sums as many as there are for each
-  // of their results, in f32 where the type is narrow.
+  // Formulas add and subtract values of this size several times, and sums add many of them for each result;
+  // in f32 if the type is narrow.
   const double terms = std::max(1.0, none.most_elements / std::max(1.0, none.fewest_elements));
   const double inside = 8 * terms * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
-  // An f32 that was cast to f64 has not become more accurate; errors of it may all be rounded away.
+  // An f32 value cast to f64 is no more accurate, and the errors added to it may all be rounded away.
   const double relative =
       std::max(4 * epsilon_of(type), none.computes_in_f32 ? 2 * epsilon_of(dtype::f32) : 0);
   for (double x : right.value.at)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Judges the derivatives of random programs: a derivative along a random direction, of first and
-// second order, is compared with difference quotients of the oracle's values in double.
+// Checks the derivatives of random programs: first and second derivatives along random directions are
+// compared with difference quotients of the oracle's values in double.
 #pragma once
 
 #include <utility>
@@ -45,13 +45,13 @@ inline test::oracle::replacements moved_along(const tensor_state& leaf, const te
 
 inline constexpr int directions = 3;
 
-/// How large a relative error the derivatives of a program of this type may have.
+/// The relative error allowed for the derivatives of a program of this type.
 constexpr double derivative_tolerance(dtype t) {
   return (t == dtype::f64 ? 1e6 : t == dtype::f32 ? 400 : 12) * epsilon_of(t);
 }
 
-/// How large the terms are whose sum is differentiated: a derivative is rounded as they are, also where they
-/// cancel.
+/// The size of the terms whose sum is differentiated: a derivative has rounding errors of this size even if
+/// the terms cancel.
 template <class E>
 double size_of_terms(const E& e, const test::oracle::array& weights) {
   double size = 0;
@@ -73,7 +73,7 @@ void compare_gradient(verdict& v, const std::string& where, const numbers& gradi
     return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}),
                                          weights);
   };
-  // Derivatives of values that cancel, as x / x, are rounding errors of these.
+  // Derivatives of values that cancel, such as x / x, consist of their rounding errors.
   const double rounding = 64 * epsilon_of(right.coarsest) * right.largest;
   for (std::uint64_t k = 0; k < directions; ++k) {
     const test::oracle::array direction = random_elements(leaf.type, leaf.extents, mixed(seed + k));
@@ -101,7 +101,7 @@ tensor<T, Extents> weights_on(const device& where, const tensor<T, Extents, G>& 
 
 template <bool Cut, class Form, class P, class... Leaf>
 void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
-  auto own = make_leaves(default_device(), seed, l...);  // those that the oracle reads
+  auto own = make_leaves(default_device(), seed, l...);  // the leaves that the oracle reads
   const auto e = std::apply([&](auto&... x) { return program(no_cut, x...); }, own);
   Form::template look_at<std::remove_const_t<decltype(e)>>(v);
   const expectation right = expected_of(e, seed);
@@ -134,7 +134,7 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
       }
     };
     std::apply([&](auto&... mine) { (look(x, mine, std::bool_constant<Leaf::tracked>{}), ...); }, own);
-    pass();  // gradients add up
+    pass();  // gradients accumulate
     std::size_t number = 0;
     const auto look_again = [&]<bool Tracked>(const auto& t, std::bool_constant<Tracked>) {
       if constexpr (Tracked) {
@@ -203,7 +203,7 @@ void check_second(verdict& v, std::uint64_t seed, const P& program, const First&
           }
           const double noise = 0x1p-48 * (1 + std::abs(sum(other, 0, 0))) * 0x1p22;
           const double error = std::abs(again - once);
-          if (error > 0.01 * std::abs(again) + noise) continue;  // an edge, as of maximum, is near
+          if (error > 0.01 * std::abs(again) + noise) continue;  // a kink, as of maximum, is near
           const double tolerance = 1e-6 * terms + 10 * error + noise;
           if (!(std::abs(along - again) <= tolerance))
             return v.say(std::string(p.name) + ": the second derivative along two directions is " +

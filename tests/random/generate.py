@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes random programs: well-typed weft expressions over all ops, for tests/random/check.hpp to judge.
+"""Writes random programs, well-typed weft expressions over all ops, which tests/random/check.hpp checks.
 
-A program is leaves and statements; a statement is an op, its operands and its parameters. Every op knows here,
-independently of the library, which operands it takes and what type, extents and range its result has. So a program
-can be inferred again after a change, which is how run.py shrinks one that fails.
+A program consists of leaves and statements; a statement is an op, its operands and its parameters. Independently of
+the library, every op here knows which operands it takes and the type, extents and range of its result, so that a
+program can be inferred again after a change. run.py uses this to shrink programs that fail.
 
     generate.py --seed 7 --programs 300 --per-file 10 --out build/random      # the same seed, the same programs
 """
@@ -26,12 +26,12 @@ LARGEST = {"f64": 1e6, "f32": 1e5, "bf16": 1e4, "f16": 1e3}
 EXTENTS = (1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 23, 31, 37, 60)
 MAX_ORDER, MAX_ELEMENTS, MAX_NODES = 6, 480, 60
 
-#What does not work yet; see-- without.
+# Features of programs that --without leaves out.
 FEATURES = ("two_open_extents", "numbers_beside_narrow", "index_errors", "narrow_sums")
 
 
 class Misfit(Exception):
-    """An op does not take these operands."""
+    """Raised if an op does not take these operands."""
 
 
 def need(condition):
@@ -55,7 +55,7 @@ ONE = Dim(1, True)
 class Value:
     type: str
     dims: tuple
-    low: float = -1.0  # finite elements lie between
+    low: float = -1.0  # bounds of finite elements
     high: float = 1.0
     exact: bool = False  # integers, computed without rounding: comparisons and jumps are well defined
     special: bool = False  # may hold NaN and infinities
@@ -95,7 +95,7 @@ class Statement:
     operands: list  # names
     params: dict
     shared: bool = False  # bound by a let
-    cut: bool = False  # may be evaluated by itself
+    cut: bool = False  # may be evaluated separately
 
 
 @dataclass
@@ -125,7 +125,7 @@ def check_limits(v):
 
 
 def settled(v):
-    """Exactness as far as the type can hold it; integers wrap."""
+    """Whether a result is exact in its type; integers wrap."""
     if v.type in INTEGERS:
         limit = EXACT_BELOW[v.type]
         lowest = 0 if v.type == "u8" else -limit
@@ -138,7 +138,7 @@ def settled(v):
 # ---------------------------------------------------------------------------------------------------- laws
 
 def dim_text(dim, order, right):
-    """A dim of `order`, counted from the left or from the right."""
+    """A random dim of `order`, counted from the left or from the right."""
     return str(dim - order if right else dim)
 
 
@@ -180,7 +180,7 @@ def floating(t):
 
 
 def reshaped(dims, target):
-    """`target` holds a size, or None once for the extent that is inferred."""
+    """`target` holds sizes; at most one is None, for the inferred extent."""
     left = right = 0
     known = lambda d, t: t is not None and d.static and d.size == t
     while left < len(dims) and left < len(target) and known(dims[left], target[left]):
@@ -210,7 +210,7 @@ OPS = {}
 
 
 class Op:
-    """An op: `propose` finds operands and parameters, `infer` says what comes out, `text` writes it."""
+    """An op: `propose` finds operands and parameters, `infer` returns the result's type and shape, `text` the source."""
     name = ""
     smooth = True  # a gradient may flow through it
 
@@ -288,7 +288,7 @@ register_unary("round", -1e5, 1e5, lambda a, b: (round(a), round(b)), exact=True
 register_unary("relu", -BIG, BIG, lambda a, b: (max(a, 0.0), max(b, 0.0)), exact=True, integers="none")
 register_unary("sigmoid", -30, 30, lambda a, b: (0.0, 1.0), integers="none")
 register_unary("silu", -30, 1e3, lambda a, b: (-0.3, max(b, 0.0)), integers="none", special=False)
-# 1 + erf(x) cancels on the left, where the result is small: right to the accuracy of the formula, not of the type
+# For negative x, 1 + erf(x) cancels and the result is small: accurate to the formula, not to the type
 register_unary("gelu", -1, 1e3, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
 register_unary("gelu_tanh", -10, 10, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
 register_unary("softplus", -30, 1e3, lambda a, b: (0.0, max(b, 0.0) + 0.7), integers="none")
@@ -353,7 +353,7 @@ for name_, sign_ in (("add", "+"), ("subtract", "-"), ("multiply", "*"), ("divid
 
 @register
 class WithNumber(Op):
-    """A number beside a tensor."""
+    """An op of a number and a tensor."""
     name = "number"
     signs = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 
@@ -861,7 +861,7 @@ class Chunk(Op):
 @register
 class Detach(Op):
     name = "detach"
-    smooth = False  # differences do not know it
+    smooth = False  # difference quotients ignore it
 
     def propose(self, g):
         return [g.pick()], {}
@@ -903,7 +903,7 @@ class Matmul(Op):
 
 @register
 class Einsum(Op):
-    """One or two operands; a letter stands for each dim, capital ones too, and the result has some in any order."""
+    """One or two operands; each dim has a letter, lower or upper case, and the result has some of them in any order."""
     name = "einsum"
 
     def propose(self, g):
@@ -1060,7 +1060,7 @@ class Attention(Op):
         dims = g.value(known).dims if known else tuple(Dim(s, g.rng.random() < 0.6) for s in (
             g.rng.choice((1, 2)), g.rng.choice((1, 2, 3, 5, 9)), g.rng.choice((1, 2)), g.rng.choice((1, 3, 4, 8))))
         keys = dims
-        if g.rng.random() < 0.4:  # other keys: of another length, fewer heads
+        if g.rng.random() < 0.4:  # separate keys, of another length or with fewer heads
             divisors = [n for n in range(1, dims[2].size + 1) if dims[2].size % n == 0]
             keys = (dims[0], Dim(g.rng.choice((1, 2, 3, 7)), False), Dim(g.rng.choice(divisors), dims[2].static), dims[3])
         names = [g.leaf_like(dims, t), g.leaf_like(keys, t), g.leaf_like(keys, t)]
@@ -1363,7 +1363,7 @@ def pair(a, b):
 
 
 def images(g, types=None):
-    """A value whose last two dims make an image, or a new leaf."""
+    """A value whose last two dims can be an image, or a new leaf."""
     name = g.find(lambda v: 2 <= v.order() <= 4 and v.elements() and v.largest() < 50 and (types is None or v.type in types))
     if name and g.rng.random() < 0.6:
         return name
@@ -1444,7 +1444,7 @@ class PoolOfSequences(Op):
 
 
 def convolved(g):
-    """For a convolution: the element type, the images, their channels, the groups of these, the outputs of a group."""
+    """For a convolution: element type, images, channels, groups, and outputs per group."""
     t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
     groups, channels, made = g.rng.choice((1, 1, 2, 3)), g.rng.choice((1, 2)), g.rng.choice((1, 2))
     known = g.find(lambda v: v.order() == 4 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
@@ -1692,7 +1692,7 @@ class BroadcastMisfit(Refusal):
     def infer(self, p, x, y):
         need(x.order() == y.order() and x.sizes() != y.sizes())
         need(all(a.size == b.size or not (a.static and b.static) for a, b in zip(x.dims, y.dims)))
-        need(all(a.size == b.size or a.size != 1 for a, b in zip(x.dims, y.dims)))  # which other ops may have shown to be 1
+        need(all(a.size == b.size or a.size != 1 for a, b in zip(x.dims, y.dims)))  # other ops may have inferred that an extent is 1
         return x
 
     def text(self, p, x, y):
@@ -1791,7 +1791,7 @@ class Generator:
         return self.leaf_like(tuple(dims), self.rng.choice(self.types))
 
     def find(self, good=lambda v: True):
-        """A known value, later ones rather, or None."""
+        """An existing value, preferably a recent one, or None."""
         names = [n for n in self.values if good(self.values[n])]
         if not names:
             return None
@@ -1877,12 +1877,12 @@ class Generator:
         self.program.leaves = {tracked[0]: self.program.leaves[tracked[0]], **self.program.leaves}
 
     def finish_update(self):
-        """The result is written into a leaf of its form: make it one."""
+        """Makes the program an update: its result is written to a leaf of its shape."""
         values = self.program.inferred()
         result = values[self.program.result()]
         clean(self.program)
         same = [n for n, leaf in self.program.leaves.items() if leaf.value.type == result.type and leaf.value.sizes() == result.sizes()]
-        if not same:  # a view of a leaf beside itself
+        if not same:  # a view of a leaf together with the leaf
             x = self.rng.choice([n for n, l in self.program.leaves.items() if l.value.order() > 0 and l.value.type != "bool"] or [None])
             need(x is not None)
             self.program.statements.clear()
@@ -1899,7 +1899,7 @@ class Generator:
         self.program.leaves = {target: self.program.leaves[target], **self.program.leaves}
 
     def turned(self, x, v):
-        """A statement whose result has the shape of its operand x, and other elements at most places."""
+        """A statement whose result has the shape of its operand x, with different elements at most positions."""
         square = [(i, j) for i in range(v.order()) for j in range(i) if v.dims[i].size == v.dims[j].size]
         choice = self.rng.random()
         if square and choice < 0.5:
@@ -1925,7 +1925,7 @@ def readers(program):
 
 
 def clean(program):
-    """Drops what the result does not read."""
+    """Drops leaves and statements that the result does not read."""
     live = {program.result()}
     for name in reversed(list(program.statements)):
         if name in live:
@@ -1935,7 +1935,7 @@ def clean(program):
 
 
 def flows(program, leaf):
-    """Whether the result depends on `leaf` through smooth floating ops alone."""
+    """Whether the result depends on `leaf` only through smooth floating-point ops."""
     values = program.inferred()
     reached = {leaf}
     for name, s in program.statements.items():
@@ -1945,7 +1945,7 @@ def flows(program, leaf):
 
 
 def share(program, rng):
-    """Lets and cuts. Written out too often, a value must be shared."""
+    """Chooses lets and cuts. A value that would be written out too often must be shared."""
     count = readers(program)
     nodes = dict.fromkeys(program.leaves, 1)
     names = list(program.statements)
@@ -2024,7 +2024,7 @@ def file_text(programs):
 
 
 def programs_of(seed, count, first=0, wanted=lambda p: True):
-    """`count` wanted programs; a number whose program comes to nothing is passed over. None among 20,000: an error."""
+    """`count` wanted programs; numbers without a valid program are skipped. None among 20,000 is an error."""
     found, index, last = [], first, first
     while len(found) < count:
         if index - last > 20_000:

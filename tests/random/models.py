@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Trains random models: divided over ranks in several ways against one rank, and against PyTorch if it is asked for.
+"""Trains random models, sharded over ranks in several ways, and compares with one rank and, with --pytorch, with PyTorch.
 
     models.py --models 20 --seed 7
     models.py --models 20 --seed 7 --pytorch            # needs torch and safetensors
     models.py --seed 7 --first 12 --models 1 --keep     # one of them again
 
-A model is composed of the layers of training.hpp; what its layers are in PyTorch is said here once more. The bits of one rank must be those of
-every division that promises them (parallel_options::keeps_bits); other losses may differ by the order of sums.
+A model is composed of the layers of training.hpp; their PyTorch counterparts are written here independently. A setting that promises bitwise
+identical results (parallel_options::keeps_bits) must match one rank bitwise; other losses may differ by the order of sums.
 """
 import argparse
 import concurrent.futures
@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Model:
-    """A random model, and how it is trained; the same for the same seed and number."""
+    """A random model and its training, determined by seed and number."""
 
     def __init__(self, seed, number):
         self.rng = r = random.Random(f"{seed}/{number}")
@@ -41,7 +41,7 @@ class Model:
         self.layers = [self.layer(3) for _ in range(r.randint(1, 4))]
         if self.kind == "experts":
             self.layers.insert(r.randint(0, len(self.layers)), self.mixture())
-        if self.kind == "stages":  # only what one block gives the next may cross stages
+        if self.kind == "stages":  # only a block's output may cross stages
             self.blocks = r.randint(2, 5)
             self.layers.insert(r.randint(0, len(self.layers)), ("repeated", self.layer(2), self.blocks))
         self.back = [self.layer(2) for _ in range(r.randint(0, 2))]
@@ -201,7 +201,7 @@ class Model:
         return all_
 
     def is_adaptive(self):
-        """Whether the optimizer divides gradients that are zero but for rounding by themselves."""
+        """Whether the optimizer divides gradients by their own size, which amplifies those that are only rounding errors."""
         return self.optimizer in ("adam", "adamw", "rmsprop")
 
     def tolerance(self):
@@ -275,7 +275,7 @@ OPTIMIZERS = {
 
 
 def compiler_call(o, at):
-    """What compiles all models: with the headers, read once where the compiler finds that by itself."""
+    """The command that compiles models, with the headers precompiled if the compiler finds the precompiled header itself."""
     call = [o.compiler, "-std=c++20", "-Wno-psabi", "-DWEFT_WITH_TBB=1", "-DWEFT_VERIFY=1", f"-I{o.include}", f"-I{HERE}", *shlex.split(o.flags)]
     if "clang" in o.compiler:
         return [*call, "-fconstexpr-steps=100000000"]
@@ -289,7 +289,7 @@ def compiler_call(o, at):
 
 
 def trained(m, call, at, o):
-    """What is wrong with a model, and the losses of its training; those are none if it did not run."""
+    """The errors of a model, and the losses of its training, which are None if it did not run."""
     source = at / f"{m.name}.cpp"
     source.write_text(f'#include "training.hpp"\n\nnamespace models {{\n{m.text()}}}  // namespace models\n\nint main(int, char** argv) {{\n'
                       f"  using namespace models;\n  const std::string folder = argv[1];\n{m.calls()}}}\n")

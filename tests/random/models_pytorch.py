@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The training of a random model in PyTorch: what models.py compares with."""
+"""The training of a random model in PyTorch, with which models.py compares."""
 import safetensors.torch
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh, "silu": F.sil
 
 
 class Layer(nn.Module):
-    """A layer from its parts: modules by name, and f(self, x)."""
+    """A layer made of modules by name and a function f(self, x)."""
 
     def __init__(self, f, **parts):
         super().__init__()
@@ -120,7 +120,7 @@ def loss_of(net, m, number):
 
 
 def differences(m, losses, at):
-    """What is wrong with the losses that weft has found; it has written the parameters before and after."""
+    """The errors in weft's losses; weft has written the parameters before and after training."""
     torch.set_num_threads(1)
     net = Whole(m)
     net.load_state_dict(safetensors.torch.load_file(at / f"{m.name}.before.safetensors"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Puts known defects back into a copy of the headers, one at a time, and shows that random programs find each.
+"""Reintroduces known defects in a copy of the headers, one at a time, and shows that random programs find each.
 
     mutations.py --build /tmp/mutations             # all of them
     mutations.py --only views,rounding --programs 100
@@ -65,7 +65,7 @@ MUTATIONS = [
 
 
 def mutated(mutation, to):
-    """A copy of the headers with the defect. The text must be there once: else the mutation is out of date."""
+    """A copy of the headers with the defect. The text must occur exactly once; otherwise the mutation is out of date."""
     if to.exists():
         shutil.rmtree(to)
     shutil.copytree(INCLUDE, to)

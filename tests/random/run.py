@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Generates random programs, compiles them in batches, runs them, and shrinks those that are wrong.
+"""Generates random programs, compiles them in batches, runs them, and shrinks those that fail.
 
     run.py --programs 300 --seed 7                  # a few minutes on two cores
     run.py --programs 1 --first 1234 --keep         # one program again
@@ -28,17 +28,17 @@ class Runner:
         self.o, self.at = o, pathlib.Path(o.build)
         self.at.mkdir(parents=True, exist_ok=True)
         self.flags = ["-std=c++20", "-Wno-psabi", "-DWEFT_VERIFY=1", f"-I{o.include}", f"-I{HERE}", *shlex.split(o.flags)]
-        if "clang" in o.compiler:  # second derivatives of these take more steps than it allows by default: docs/errors.md
+        if "clang" in o.compiler:  # some second derivatives need more steps than its default: docs/errors.md
             self.flags.append("-fconstexpr-steps=100000000")
         self.libraries = shlex.split(o.libraries)
         self.slot = shlex.split(o.slot)
         self.oracle = self.at / "oracle.o"
 
     def prepare(self):
-        """The definitions of ops, and the headers read once for all batches."""
+        """Compiles the definitions of ops, and precompiles the headers, once for all batches."""
         self.call([self.o.compiler, "-std=c++20", "-O2", "-Wno-psabi", f"-I{self.o.include}", "-c", HERE.parent / "oracle.cpp", "-o", self.oracle],
                   check=True)
-        if "g++" in self.o.compiler and "clang" not in self.o.compiler:  # found before check.hpp itself
+        if "g++" in self.o.compiler and "clang" not in self.o.compiler:  # precedes check.hpp in the search path
             (self.at / "precompiled").mkdir(exist_ok=True)
             self.call([self.o.compiler, *self.flags, "-x", "c++-header", HERE / "check.hpp", "-o", self.at / "precompiled/check.hpp.gch"], check=True)
             self.flags.insert(0, f"-I{self.at / 'precompiled'}")
@@ -55,7 +55,7 @@ class Runner:
         return done
 
     def compile(self, programs, name):
-        """The path of the program, or the compiler's messages."""
+        """Returns the path of the program, or the compiler's messages."""
         source, binary = self.at / f"{name}.cpp", self.at / name
         source.write_text(generate.file_text(programs))
         done = self.call([self.o.compiler, *self.flags, source, self.oracle, "-o", binary, *self.libraries])
@@ -64,7 +64,7 @@ class Runner:
         return None, done.stderr
 
     def judge(self, programs, name):
-        """What is wrong, by program."""
+        """The errors, by program."""
         binary, messages = self.compile(programs, name)
         if not binary:
             if len(programs) == 1:
@@ -104,7 +104,7 @@ class Runner:
         return wrong
 
     def shrunk(self, program, complaints):
-        """The smallest change of `program` that is found to be wrong in the same way."""
+        """The smallest variant of `program` that fails in the same way."""
         kind = kind_of(complaints)
         deadline = time.time() + self.o.shrink_seconds
         smaller = True
@@ -168,7 +168,7 @@ def size_of(program):
 
 
 def reductions(program):
-    """Smaller programs, well typed, the smallest first."""
+    """Smaller well-typed programs, the smallest first."""
     found = []
 
     def consider(change):
@@ -256,7 +256,7 @@ def to_leaf(p, name, value):
 
 
 def resize(p, size, less):
-    """The extent everywhere, in parameters too."""
+    """Replaces the extent everywhere, in parameters too."""
     change = lambda v: v.like(dims=tuple(generate.Dim(less, d.static) if d.size == size else d for d in v.dims))
     for l in p.leaves.values():
         l.value = change(l.value)

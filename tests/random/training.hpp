@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What random models are made of (models.py), and their training: on one rank, and divided among several.
+// The layers of random models (models.py), and their training on one rank and on several.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace models {
 
 using namespace weft;
 
-// Layers that keep the shape [..., C]. C and hidden sizes are static, or given at run time to `create`.
+// Layers that keep the shape [..., C]. C and hidden sizes are static, or given to `create` at run time.
 
 template <class Inner>
 struct residual {
@@ -53,7 +53,7 @@ struct chain {
   auto operator()(expression auto x) const { return second(first(x)); }
 };
 template <class Inner>
-struct twice {  // one set of parameters, read at two places
+struct twice {  // one set of parameters, used twice
   Inner inner;
   auto operator()(expression auto x) const { return inner(tanh(inner(x))); }
 };
@@ -158,7 +158,7 @@ struct gelu_fn { auto operator()(expression auto x) const { return gelu(x); } };
 struct tanh_fn { auto operator()(expression auto x) const { return tanh(x); } };
 struct silu_fn { auto operator()(expression auto x) const { return silu(x); } };
 
-// Data: numbers of a micro-batch, the same in models.py.
+// Data: the numbers of a micro-batch, the same as in models.py.
 
 inline std::int64_t hashed(index_t number, index_t i, index_t salt, index_t below) {
   const auto u = static_cast<std::uint64_t>(number * 7919 + i * 104729 + salt * 1299709 + 12345);
@@ -299,7 +299,7 @@ outcome train_on_ranks(int n, index_t data_ranks, int recompute, bool deferred, 
   std::vector<outcome> all(static_cast<std::size_t>(n));
   run_ranks(n, [&](communicator& ranks) {
     auto model = create<typename Program::model>(deferred ? default_device().deferred() : default_device());
-    initialize(model, part.first == 0 ? 5 : 6);  // what a checkpoint replaces
+    initialize(model, part.first == 0 ? 5 : 6);  // values that a checkpoint replaces
     auto optimizer = Program::optimizer();
     auto run = run_of(model, optimizer, ranks);
     all[static_cast<std::size_t>(ranks.rank())] =

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Lists the lines of C++ files that are longer than 110 columns; with --fix clang-format breaks them, and touches no others.
+"""Lists the lines of C++ files that are longer than 110 columns; with --fix, clang-format breaks them and changes no other lines.
 
     columns.py [--fix] [ROOT]
 """
@@ -17,7 +17,7 @@ files = [p for folder in ("include", "tests", "examples", "benchmarks") for p in
 
 
 def too_long(path):
-    """The numbers of the lines; a sentence that a compiler must print stands in one."""
+    """The numbers of too long lines; a message that the compiler must print is on one line, of any length."""
     lines = path.read_text().splitlines()
     return [i for i, line in enumerate(lines, 1) if len(line) > MOST and not line.lstrip().startswith(("// within ", "//|"))]
 

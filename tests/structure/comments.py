@@ -5,8 +5,8 @@
     comments.py [ROOT]
 
 A public entity is a type, function, variable, alias or concept that a header declares at namespace scope outside of `detail`.
-Its comment begins with `///` and is directly above one of its declarations. It holds for overloads of the same name, also in
-other headers, and for declarations that follow without a blank line. Forward declarations of types, specialisations, members
+Its comment begins with `///` and is directly above one of its declarations. It covers overloads of the same name, also in other
+headers, and declarations that follow without a blank line. Forward declarations of types, specializations, members
 defined outside of their class, deduction guides and macros need none.
 """
 import pathlib
@@ -22,7 +22,7 @@ NOT_DECLARATIONS = re.compile(
 
 
 def without_text(source):
-    """`source` with as many lines but without comments, literals and directives; the lines of documentation and directives."""
+    """`source` without comments, literals and directives, with the same lines; and the lines of documentation and directives."""
     documentation, directives = set(), set()
 
     def blank(match):
@@ -37,7 +37,7 @@ def without_text(source):
 
 
 def end_of(text, begin, opening, closing):
-    """Where the bracket that opens at `begin` is closed; the > of -> closes nothing."""
+    """The position at which the bracket opened at `begin` is closed; the > of -> closes nothing."""
     depth = 0
     for i in range(begin, len(text)):
         depth += (text[i] == opening) - (text[i] == closing and text[i - 1 : i + 1] != "->")
@@ -47,7 +47,7 @@ def end_of(text, begin, opening, closing):
 
 
 def in_template_parameters(text):
-    """Whether `text` ends among template parameters."""
+    """Whether `text` ends inside template parameters."""
     opened = text.replace("->", "").count("<") - text.replace("->", "").count(">")
     return text.startswith("template") and opened > 0
 
@@ -80,7 +80,7 @@ def declarations(code):
 
 
 def declarator(text):
-    """`text` without attributes, template parameters and the constraint after them."""
+    """`text` without attributes, template parameters and the constraint that follows them."""
     text = re.sub(r"\[\[.*?\]\]", " ", text).strip()
     while text.startswith("template"):
         text = text[end_of(text, text.index("<"), "<", ">") + 1 :].strip()
@@ -107,7 +107,7 @@ def name_of(text, has_block):
 def entities(path):
     """(qualified name, line, whether it has a comment) of the public entities that a header declares."""
     code, documentation, directives = without_text(path.read_text())
-    covered = 0  # the last line of what the comment before covers
+    covered = 0  # the last line that the previous comment covers
     for scope, first, last, text, has_block in declarations(code):
         above = first - 1
         while above in directives:

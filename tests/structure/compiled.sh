@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Programs link weft::compiled if they have its settings, also where one unit compiles all of weft itself, with one default context
-# and device. Units of other components, or of another instruction set, do not link, and the linker names what differs.
+# Programs with the settings of weft::compiled link it, even if one unit compiles all of weft itself, and have one default context
+# and device. Units with other components or another instruction set do not link, and the linker names the difference.
 #
-#   compiled.sh COMPILER FOLDER LIBRARY FLAGS...             FLAGS: with which the library was compiled, and what it links
+#   compiled.sh COMPILER FOLDER LIBRARY FLAGS...             FLAGS: the library's compile flags, and the libraries that it links
 set -euo pipefail
 compiler=$1 at=$2 library=$3
 shift 3
@@ -27,17 +27,17 @@ int main() {
 CPP
 compile() { "$compiler" -std=c++20 "-I$include" -Wno-psabi "$@"; }
 
-# Optimised, so that a function that is inlined could have a variable of its own.
+# Optimized, so that an inlined function could have a separate copy of a variable.
 compile "$@" -O2 -DWEFT_COMPILED=1 -c a.cpp -o a_compiled.o
 compile "$@" -DWEFT_COMPILED=1 -c b.cpp -o b_compiled.o
 compile "$@" -O2 -c a.cpp -o a_whole.o
 for unit in a_compiled a_whole; do
-  compile $unit.o b_compiled.o -Wl,--whole-archive "$library" -Wl,--no-whole-archive "$@" -o program  # nothing is missing in it
+  compile $unit.o b_compiled.o -Wl,--whole-archive "$library" -Wl,--no-whole-archive "$@" -o program  # the library lacks no definition
   ./program || { echo "$unit.o with the library: main returned $?"; exit 1; }
 done
 [ "$(wc -c <a_compiled.o)" -lt $(($(wc -c <a_whole.o) / 2)) ] || { echo "a unit that links the library is not half as large as one that does not"; exit 1; }
 
-# Training computes the same.
+# Training gives the same results.
 train=$include/../examples/train_mlp.cpp
 compile "$train" "$@" -o train_whole
 compile -DWEFT_COMPILED=1 "$train" "$library" "$@" -o train_compiled

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Headers compile alone: all, or those that users are told to include, which no header but weft.hpp includes. Those of a library
-# that is not here are left out, by the names of their files.
+# Headers compile alone: all, or only those that users include, which no header except weft.hpp includes. Headers of libraries that
+# the machine lacks are left out, by their file names.
 #
-#   headers.sh all|listed COMPILER JOBS [FLAGS...]          WEFT_COMPONENTS holds the libraries that are here: MPI, CUDA
+#   headers.sh all|listed COMPILER JOBS [FLAGS...]          WEFT_COMPONENTS names the available libraries: MPI, CUDA
 set -euo pipefail
 
 cd "$(dirname "$0")/../../include"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Proves that the folders of include/weft are layers: each includes only the folders that it declares, no folders
-are in a cycle, and no files are in an include cycle.
+"""Checks that the folders of include/weft are layers: each includes only the folders that it declares, and neither
+folders nor files form a cycle.
 
-A folder declares what it may include in its README: a line "May include: base, shape". The code of the CPU,
-device/cpu, has to be named apart.
+A folder's README declares what the folder may include, in a line "May include: base, shape". The code for the CPU,
+device/cpu, must be named separately.
 """
 import pathlib
 import re
@@ -16,7 +16,7 @@ includes = {f: re.findall(r"#include <weft/([^>]+)>", text) for f, text in files
 errors = []
 
 def header_of(f):
-    """The header whose functions the file defines, NAME.ipp or NAME_part.ipp; the two include each other."""
+    """The header whose functions the file NAME.ipp or NAME_part.ipp defines; the two include each other."""
     name = f.replace("/impl/", "/")[:-len(".ipp")] if f.endswith(".ipp") else ""
     while name and name + ".hpp" not in files:
         name = name.rpartition("_")[0]
@@ -68,7 +68,7 @@ for f in files:
     if f not in state:
         visit(f, [f])
 
-# Compiling the longest header takes a written reason (docs/why) above 500 lines.
+# A header above 500 lines needs a written reason (docs/why).
 for f, text in files.items():
     lines = text.count("\n")
     if lines > 500:
@@ -78,7 +78,7 @@ for f, text in files.items():
     if not text.startswith("// SPDX-License-Identifier: MIT\n"):
         errors.append(f"{f}: must open with its licence")
 
-# Every op of the library stands in the list of all ops.
+# Every op of the library is in the list of all ops.
 listed = set(re.findall(r"\w+", files["op/all.hpp"]))
 for f, text in files.items():
     if f.startswith("op/"):

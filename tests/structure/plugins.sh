@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A program and the plugins that it loads hand tensors to each other if it exports its symbols, whatever else is hidden; otherwise
-# an exception says that there are two default devices, and crosses from one to the other.
+# A program and the plugins that it loads can exchange tensors if the program exports its symbols, whatever else is hidden. Otherwise
+# an exception says that there are two default devices, and can be caught across the boundary.
 #
 #   plugins.sh COMPILER FOLDER
 set -euo pipefail

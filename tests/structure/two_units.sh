@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Two units that include everything link into one program.
+# Two translation units that include everything link into one program.
 #
 #   two_units.sh COMPILER FOLDER
 set -euo pipefail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Typical programs over every header whose libraries are here: the tests structure/warnings compile them with
-// the warnings that users turn on.
+// Typical programs with every header whose libraries are available; the tests structure/warnings compile them
+// with the warnings that users enable.
 #include <iostream>
 
 #include <weft/weft.hpp>
