@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Batch norm is PyTorch's, in training and in inference: values, gradients, and the running statistics after.
+// Batch norm agrees with PyTorch, in training and inference: values, gradients, and the resulting running
+// statistics.
 #include "cases.hpp"
 
 #include <weft/nn/batch_norm.hpp>

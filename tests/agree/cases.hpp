@@ -24,21 +24,21 @@ using order2 = extents<dyn, dyn>;
 using order3 = extents<dyn, dyn, dyn>;
 using order4 = extents<dyn, dyn, dyn, dyn>;
 
-/// Whether `a` is `b`: NaN and infinities in the same places, the rest within `tolerance` of |b| or of
-/// `scale`.
+/// Whether `a` equals `b`: NaN and infinities in the same places, other elements within `tolerance` times |b|
+/// or `scale`.
 inline bool agree(double a, double b, double tolerance, double scale) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   if (std::isinf(a) || std::isinf(b)) return a == b;
   return std::abs(a - b) <= tolerance * std::max(std::abs(b), scale);
 }
 
-/// The elements of a tensor of any type as f64; integers of tests are small enough to be exact.
+/// The elements of a tensor of any type as f64; integers in tests are small enough to be exact.
 inline std::vector<double> elements_of(const tensor_state& t) {
   const io::stored_tensor s = io::stored(t);
   std::vector<double> all(static_cast<std::size_t>(s.extents.size()));
   for (std::size_t i = 0; i < all.size(); ++i)
     all[i] = visit_type(s.type, [&]<class T>(T) {
-      if constexpr (std::is_same_v<T, bool>) return static_cast<double>(s.bytes[i]);  // as it lies in memory
+      if constexpr (std::is_same_v<T, bool>) return static_cast<double>(s.bytes[i]);  // as stored in memory
       else return static_cast<double>(reinterpret_cast<const T*>(s.bytes.data())[i]);
     });
   return all;
@@ -66,8 +66,8 @@ class stored_case {
     return weft::variable<T, Extents>(stored<T, Extents>(name));
   }
 
-  /// Element type, shape and elements are those of `name`. Elements may differ by `tolerance` of themselves
-  /// and of `scale`.
+  /// Checks that element type, shape and elements are those of `name`. Elements may differ by `tolerance`
+  /// times their own size and `scale`.
   void same(const tensor_state& t, const std::string& name, double tolerance, double scale) const {
     const io::stored_tensor& s = all_.tensors.at(prefix_ + name);
     tensor_state expected(default_device(), s.extents, s.type);
@@ -84,8 +84,8 @@ class stored_case {
     }
   }
 
-  /// The value of `f` is y, and where the case has gradients, so are those of the operands: name, variable,
-  /// ...
+  /// Checks that the value of `f` is y and, if the case has gradients, that the operands' gradients match.
+  /// Operands are given as name, variable, ...
   template <class F, class... Named>
   void agrees(F f, double tolerance, double scale, const Named&... named) const {
     tape steps;
@@ -104,7 +104,7 @@ class stored_case {
                        const Rest&... rest) const {
     CAPTURE(prefix_ + name);
     if (has(std::string("grad.") + name)) {
-      // A derivative that is 0 everywhere is no gradient in weft, zeros in PyTorch.
+      // If a derivative is 0 everywhere, weft has no gradient and PyTorch has zeros.
       const auto gradient = v.grad().defined() ? v.grad() : zeros_like(v);
       same(*gradient.state(), std::string("grad.") + name, tolerance, scale);
     }
@@ -128,7 +128,7 @@ inline io::stored_tensors file(const std::string& name) {
   return io::read_safetensors(path);
 }
 
-/// Calls f(case) for the cases called `name`, of which there must be one.
+/// Calls f(case) for the cases named `name`; there must be at least one.
 template <class F>
 void for_each_case(const io::stored_tensors& all, const std::string& name, F f) {
   CAPTURE(name);

@@ -40,7 +40,7 @@ def read_tensors(path):
 
 
 def as_float(model):
-    """The model with outputs of bfloat16, which the Python interface does not return, converted to float."""
+    """The model with its bfloat16 outputs, which the Python interface does not return, converted to float."""
     for output in model.graph.output:
         if output.type.tensor_type.elem_type == BFLOAT16:
             name = output.name + " as float"
@@ -64,7 +64,7 @@ def run(path, inputs):
 
 
 def difference(got, wanted, error):
-    """What differs; empty if nothing does."""
+    """The differences; empty if there are none."""
     bf16 = wanted.dtype == ml_dtypes.bfloat16
     if got.shape != wanted.shape or (got.dtype != wanted.dtype and not bf16):
         return f"{got.dtype}{list(got.shape)} instead of {wanted.dtype}{list(wanted.shape)}"
@@ -72,7 +72,7 @@ def difference(got, wanted, error):
         return ""
     if wanted.dtype.kind in "iub":
         return "" if (got == wanted).all() else f"\n{got}\ninstead of\n{wanted}"
-    narrow = {"float16": 1e-3, "bfloat16": 8e-3}.get(str(wanted.dtype), 0)  # an ulp, where f32 differs
+    narrow = {"float16": 1e-3, "bfloat16": 8e-3}.get(str(wanted.dtype), 0)  # one ulp, for differences in f32
     error = error * 1e-6 if wanted.dtype == np.float64 else error + narrow
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     scale = max(1, np.abs(b[np.isfinite(b)]).max(initial=0))
@@ -95,7 +95,7 @@ def main():
             try:
                 got, _ = run(path, tensors)
                 problem = difference(got, wanted, error)
-            except Exception as e:  # of the checker, or of ONNX Runtime
+            except Exception as e:  # from the checker or ONNX Runtime
                 problem = f"{type(e).__name__}: {e}"
                 if type(e).__name__ == "NotImplemented" and "Could not find an implementation" in problem:
                     without_kernel.append(f"{path.stem}: {problem[-60:]}")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Convolutions and pooling are PyTorch's, with their derivatives: steps, padding, dilation, groups, windows
-// that leave a rest, equal elements, NaN, images of which there are none.
+// Convolutions and pooling, with their derivatives, agree with PyTorch: strides, padding, dilation, groups,
+// windows that leave a remainder, equal elements, NaN, empty batches.
 #include "cases.hpp"
 
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Element-wise functions and their derivatives are PyTorch's, at infinities, NaN and signed zeros too.
+// Element-wise functions and their derivatives agree with PyTorch, also at infinities, NaN and signed zeros.
 #include "cases.hpp"
 
 using namespace weft;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products, norms, losses, look-ups and attention are PyTorch's, with their derivatives, at odd sizes.
+// Matrix products, norms, losses, look-ups and attention, with their derivatives, agree with PyTorch at odd
+// sizes.
 #include "cases.hpp"
 
 using namespace weft;
@@ -234,7 +235,7 @@ TEST_CASE("rotary positions") {
     auto x = c.variable<float, order4>("x");
     const index_t first = c.stored<std::int64_t, order1>("first").to_vector()[0];
     const bool usual = c.stored<double, order1>("base").to_vector()[0] == 1e4;
-    // An angle of 1000 has 14 bits behind the point.
+    // An f32 angle of 1000 has 14 fractional bits.
     const double tolerance = first < 1000 ? 1e-5 : 2e-4;
     if (!usual) c.agrees([&] { return rotary<500'000>(x, first); }, tolerance, 4, "x", x);
     else c.agrees([&] { return rotary(x, first); }, tolerance, 4, "x", x);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Llama with weights in Hugging Face's names and bf16: the logits and greedy continuations of transformers.
+// Llama with Hugging Face's weight names and bf16: logits and greedy continuations agree with transformers'.
 // tests/agree/make_llama_data.py writes them.
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ void check(const std::string& name, Model model) {
   io::load(path, {{"tokens", tokens.state()}, {"logits", logits.state()}, {"continued", continued.state()}});
   CHECK(test::matches(eval(model(tokens)), test::oracle::read(logits), {.of_largest = 2e-6}));
 
-  // Whole sequences, one token after the other, and all at once at the end.
+  // Whole sequences, token by token, and at the end all at once.
   const tensor<std::int32_t, extents<dyn, dyn>> prompt = tokens;
   llama::decoding next(model);
   auto of_next = next(prompt);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes what PyTorch computes for small models; tests/agree/*_test.cpp compare with it.
+"""Writes PyTorch's results for small models, with which tests/agree/*_test.cpp compare.
 
 Needs torch and safetensors; the tests need neither. Run it only to change the data:
     python3 tests/agree/make_data.py
@@ -56,7 +56,7 @@ with_gradients("attention", {k: torch.randn(2, 70, 3, 8) for k in "qkv"},
 
 
 class GPT2(torch.nn.Module):
-    """GPT-2 as Hugging Face names it, written from the paper."""
+    """GPT-2 with Hugging Face's parameter names, written from the paper."""
 
     def __init__(self, layers, heads, width, context, vocabulary):
         super().__init__()

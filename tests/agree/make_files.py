@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes files of NumPy and PyTorch; tests/unit/io/{npy,pt}_test.cpp read them and compare the bytes of their own.
+"""Writes files with NumPy and PyTorch; tests/unit/io/{npy,pt}_test.cpp read them and compare weft's own files byte by byte.
 
 Element i of an array, in row-major order, is (7 i mod 23 - 4) / 4 for floating types, 7 i mod 23 - 4 for signed integers,
 7 i mod 23 for uint8 and whether 3 divides i for bool. Needs numpy and torch; the tests need neither. Run it only to change the
@@ -35,14 +35,14 @@ plain = {f"{name}.{'x'.join(map(str, shape))}": numbers(t, *shape) for name, t i
 plain |= {"shape." + "x".join(map(str, shape)): numbers("f4", *shape) for shape in shapes}
 np.savez(here / "arrays.npz", **dict(sorted(plain.items())))
 
-# Blocks of DEFLATE of all three kinds, of long and short distances.
+# DEFLATE blocks of all three kinds, with long and short distances.
 noise = np.random.default_rng(1).integers(0, 256, 4000, dtype="u1")
 np.savez_compressed(here / "compressed.npz", long=numbers("i4", 70, 90), zeros=np.zeros((300, 300), "f4"), noise=noise[:600], few=numbers("u1", 3),
                     far=np.concatenate([noise[:1500], np.zeros(30000, "u1"), noise[:1500]]))
 with zipfile.ZipFile(here / "noise.npz", "w") as z:
     z.writestr("noise.npy", npy(noise[:1500]))
 
-# What numpy.save makes of arrays in memory in other orders, other versions of the format, and headers as others write them.
+# Files of numpy.save for arrays in other memory orders, other versions of the format, and headers as other programs write them.
 with zipfile.ZipFile(here / "variants.npz", "w", zipfile.ZIP_DEFLATED) as z:
     for name, t in types.items():
         z.writestr(f"{name}.fortran.npy", npy(np.asfortranarray(numbers(t, 3, 5, 2))))
@@ -112,7 +112,7 @@ torch.save({"x": tensor(torch.float32, 2, 3)}, here / "unchecked.pt")
 torch.serialization.set_crc32_options(True)
 big = io.BytesIO()
 torch.save({name: tensor(t, 2, 3) for name, t in names.items()}, big)
-with zipfile.ZipFile(big) as old, zipfile.ZipFile(here / "big_endian.pt", "w") as new:  # as a machine of the other order writes it
+with zipfile.ZipFile(big) as old, zipfile.ZipFile(here / "big_endian.pt", "w") as new:  # as a big-endian machine writes it
     for i, member in enumerate(m for m in old.namelist() if m.split("/")[1] in ("data.pkl", "data", "byteorder")):
         content = b"big" if member.endswith("byteorder") else old.read(member)
         if "/data/" in member:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes tiny Llama models with random weights, their logits and greedy continuations by Hugging Face's transformers;
+"""Writes tiny Llama models with random weights, and their logits and greedy continuations from Hugging Face's transformers;
 tests/agree/llama_test.cpp compares with them. Needs torch, transformers and safetensors; the tests need none of them:
     python3 tests/agree/make_llama_data.py
 """
@@ -23,7 +23,7 @@ for name, options in {
     model = LlamaForCausalLM(LlamaConfig(**sizes, **options)).eval()
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_((p + 0.3 * torch.randn_like(p)).bfloat16())  # as files have them
+            p.copy_((p + 0.3 * torch.randn_like(p)).bfloat16())  # bf16, as in published files
     tokens = torch.randint(0, 23, (2, 7))
     with torch.no_grad():
         logits = model(tokens).logits

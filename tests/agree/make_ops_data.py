@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes what PyTorch computes for every op, at odd shapes and special values; tests/agree/*_test.cpp compare with it.
+"""Writes PyTorch's results for every op, at odd shapes and special values, with which tests/agree/*_test.cpp compare.
 
 A file holds cases "name/number/tensor": the operands by name, the value y, and where it is differentiated weights and
 grad.<operand>, the gradients of sum(y * weights). Needs torch and safetensors; the tests need neither. Run it only to
@@ -18,7 +18,7 @@ here = pathlib.Path(__file__).parent / "data"
 torch.manual_seed(2)
 torch.set_num_threads(1)
 
-# Extents of 0 and 1, primes, a width that no vector divides, more than one vector.
+# Extents of 0 and 1, primes, a width that is no multiple of a vector, more than one vector.
 shapes = [(3, 5, 7), (1, 1, 1), (2, 1, 13), (1, 2, 61), (0, 3, 2), (2, 11, 1)]
 inf, nan = float("inf"), float("nan")
 special = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -0.5, 1e-40, -1e-40, 3e38, -3e38, 88.0, -104.0, 1e-20, 7.5, -2.5])
@@ -49,7 +49,7 @@ class family:
             self.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
 
     def steps(self, name, make, start, gradients):
-        """What the optimizer make([parameter]) makes of `start` with one gradient after the other."""
+        """Steps of the optimizer make([parameter]) from `start`, with one gradient after the other."""
         p = torch.nn.Parameter(start.clone())
         optimizer, ends = make([p]), []
         for g in gradients:
@@ -84,7 +84,7 @@ def elementwise_cases(unary, binary):
             x = torch.randn(shape) * 2
             x = x.abs() + 0.1 if name in positive else x / (1 + x.abs()) if name in ("asin", "acos") else x
             ops.case(name, f, x=x)
-        values = special[special.abs() < 1e30] if name == "gelu" else special  # beyond, PyTorch's vector code makes inf or NaN
+        values = special[special.abs() < 1e30] if name == "gelu" else special  # beyond this, PyTorch's vector code yields inf or NaN
         ops.case(name, f, x=values.reshape(1, 1, -1))
     for name, f in binary.items():
         for shape in shapes:
@@ -101,7 +101,7 @@ for name, f in {"equal": torch.eq, "less": torch.lt, "less_equal": torch.le}.ite
     ops.case(name, f, differentiated=False, a=a, b=b)
 for shape in shapes:
     ops.case("where", lambda c, a, b: torch.where(c, a, b), c=torch.rand(shape) < 0.5, a=torch.randn(shape), b=torch.randn(shape))
-with torch.random.fork_rng():  # ops added later, beside which all other numbers stay
+with torch.random.fork_rng():  # ops added later, so that all other random numbers stay
     elementwise_cases({"atan": torch.atan, "asin": torch.asin, "acos": torch.acos}, {"atan2": torch.atan2})
 ops.save("elementwise")
 
@@ -148,7 +148,7 @@ ops.case("unflatten", lambda x: x.unflatten(1, (5, 2)), x=fixed)
 ops.case("chunk", lambda x: x.chunk(5, 1)[3] * x.chunk(5, 1)[0], x=fixed)
 ops.save("shapes")
 
-# Layers, products, look-ups, losses.
+# Layers, matrix products, look-ups, losses.
 ops = family()
 for m, k, n in [(1, 1, 1), (3, 5, 7), (7, 30, 11), (2, 0, 3), (0, 4, 5), (37, 3, 1)]:
     ops.case("matmul", torch.matmul, a=torch.randn(m, k), b=torch.randn(k, n))
@@ -186,8 +186,8 @@ for batch, positions, heads, features in [(2, 7, 3, 5), (1, 1, 1, 1), (1, 67, 1,
                  .transpose(1, 2), **qkv)
 ops.save("layers")
 
-# Attention of queries to keys of other lengths, of several heads to one of the keys, at later positions. With random
-# numbers of its own, so that the other files stay as they are.
+# Attention with keys of another length than queries, with several query heads per key head, at later positions. With
+# separate random numbers, so that the other files do not change.
 state = torch.get_rng_state()
 torch.manual_seed(3)
 ops = family()
@@ -199,7 +199,7 @@ for batch, queries, keys, heads, key_heads, features, first in [
         ops.case(name, lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                                                       attn_mask=mask, enable_gqa=True).transpose(1, 2), q=q, k=k, v=v)
     ops.tensors[f"attention_causal/{ops.counts['attention']}/first"] = torch.tensor([first])
-# With masks, which broadcast: of padding, of each query, added to the scores of each head; a query without keys.
+# With broadcast masks: for padding, per query, added to the scores of each head; a query without keys.
 for batch, queries, keys, heads, key_heads, features, shape in [
         (2, 3, 7, 4, 2, 5, (2, 1, 1, 7)), (1, 9, 9, 2, 2, 3, (9, 9)), (3, 5, 6, 6, 2, 4, (3, 6, 5, 6)), (1, 1, 1, 1, 1, 1, (1, 1))]:
     q, k, v = torch.randn(batch, queries, heads, features), *torch.randn(2, batch, keys, key_heads, features).unbind(0)
@@ -219,7 +219,7 @@ for batch, queries, keys, heads, key_heads, features, shape in [
 ops.save("attention_lengths")
 torch.set_rng_state(state)
 
-# Element types: what bf16, f16, f64 and integers come to.
+# Element types: results in bf16, f16, f64 and integers.
 ops = family()
 types = {"f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 for t, dtype in types.items():
@@ -252,7 +252,7 @@ ops.case("amax_bool", lambda x: torch.amax(x, 1), differentiated=False, x=flags)
 ops.case("amin_bool", lambda x: torch.amin(x, 1), differentiated=False, x=flags)
 ops.save("types")
 
-# Optimisers: five steps of each on tensors of odd size, with the gradients given.
+# Optimizers: five steps of each on tensors of odd size, with given gradients.
 ops = family()
 optimizers = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1), "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -286,7 +286,7 @@ for name, make in schedules.items():
     ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("optimizers")
 
-# Orders: equal elements and NaN; topk, which does not say which of equal elements it takes, has none.
+# Sorting: equal elements and NaN; topk, which does not define which of equal elements it takes, has no equal elements.
 ops = family()
 for shape in shapes:
     ties = torch.randint(-2, 3, shape).float()
@@ -306,7 +306,7 @@ for shape in shapes:
         ops.case(f"cumsum_{dim}", lambda x: torch.cumsum(x, dim), x=torch.randn(shape))
 ops.save("orders")
 
-# Convolutions and pooling: [x], [weight], and bias; x has no batch, one image, channels in groups; windows that leave a rest.
+# Convolutions and pooling: [x], [weight], and bias; an empty batch, one image, channels in groups; windows that leave a remainder.
 torch.manual_seed(3)
 ops = family()
 for name, x, w, options in (
@@ -331,7 +331,7 @@ for name, size, options in (("plain", 2, {}), ("stepped", 3, dict(stride=2, padd
 for x in (torch.randn(2, 3, 11), torch.randn(1, 1, 3)):
     ops.case("max_pool1d", lambda x: F.max_pool1d(x, 3, stride=2, padding=1), x=x)
     ops.case("avg_pool1d", lambda x: F.avg_pool1d(x, 3, stride=2, padding=1), x=x)
-# A matrix for each channel: rows of less than a vector, of several, with a rest.
+# Depthwise convolutions: rows of less than a vector, of several vectors, with a remainder.
 for name, x, w, options in (
         ("each", (3, 4, 6, 19), (4, 1, 3, 3), dict(padding=1)),
         ("each_stepped", (2, 3, 9, 37), (3, 1, 3, 2), dict(stride=(2, 3), padding=(2, 1), dilation=(1, 2))),
@@ -339,7 +339,7 @@ for name, x, w, options in (
         ("each_of_none", (0, 2, 4, 4), (2, 1, 1, 5), dict(padding=(0, 2)))):
     ops.case("conv2d_" + name, lambda x, weight, bias: F.conv2d(x, weight, bias, groups=w[0], **options), x=torch.randn(x),
              weight=torch.randn(w), bias=torch.randn(w[0]))
-# Transposed: with a rest that is added, in groups, of each channel by its own matrix.
+# Transposed convolutions: with output padding, in groups, depthwise.
 for name, x, w, options in (
         ("plain", (2, 3, 4, 5), (3, 4, 3, 2), {}),
         ("stepped", (2, 3, 4, 5), (3, 4, 3, 2), dict(stride=(2, 3), padding=(1, 2), output_padding=(1, 2), dilation=(1, 2))),
@@ -383,7 +383,7 @@ for name, make in {"schedule_linear": lambda o: torch.optim.lr_scheduler.LinearL
     ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("more_optimizers")
 
-# Running products: with zeros, one and several in a line, and of integers.
+# Running products: with one and several zeros in a line, and of integers.
 torch.manual_seed(4)
 ops = family()
 for shape in shapes:
@@ -399,7 +399,7 @@ for t, dtype in {**types, "i64": torch.int64, "i32": torch.int32, "u8": torch.ui
     ops.case(f"cumprod_{t}", lambda x: torch.cumprod(x, 1), differentiated=dtype.is_floating_point,
              x=whole.abs().to(dtype) if t == "u8" else whole.to(dtype))
 
-# Equations: extents of letters in turn, among them 0 and 1.
+# einsum equations: different extents of letters, among them 0 and 1.
 two = ["ij,jk->ik", "ij,jk", "ij,kj->ki", "bij,bjk->bik", "ibj,bjk->kbi", "bthd,bshd->bhts", "bthd,hde->bte", "ijk,kjl->li", "ij,j->i", "j,ij->i",
        "ij,k->ki", "bi,ib->b", "ij,ij->", "ij,ji->ij", "ijk,jl->ki", "ac,cB", ", i -> i", "abcd,ce->abed"]
 one = ["ijk->kij", "ijk->ki", "ijk->", "kji", "ijk->ijk"]
@@ -415,14 +415,14 @@ for t, dtype in types.items():
     ops.case(f"einsum_{t}", lambda a, b: torch.einsum("bij,jk->bik", a, b), a=torch.randn(2, 3, 17).to(dtype), b=torch.randn(17, 5).to(dtype))
 ops.save("products")
 
-# Recurrent layers: parameters have the names of the state_dict of torch.nn's modules. What follows has random numbers of
-# its own, so that the other files stay as they are.
+# Recurrent layers: parameters have the names in the state_dict of torch.nn's modules. From here on random numbers are
+# separate, so that the other files do not change.
 torch.manual_seed(4)
 ops = family()
 
 
 def of_module(name, make, f, **operands):
-    """The case of f(call, *operands), where call(...) is the module that `make` makes, and its parameters are operands."""
+    """A case of f(call, *operands), where call(...) is the module that `make` creates, and its parameters are operands."""
     module = make()
     given = list(operands)
     parameters = {k: v.detach() for k, v in module.state_dict().items()}
@@ -459,7 +459,7 @@ for shape, groups in [((3, 6, 5), 2), ((2, 6, 3, 7), 3), ((1, 4, 1, 1), 1), ((5,
 
 
 def rotary(x, first, base):
-    """[batch, position, head, feature], as Hugging Face's apply_rotary_pos_emb."""
+    """Rotary positions of [batch, position, head, feature], as in Hugging Face's apply_rotary_pos_emb."""
     width = x.shape[-1]
     frequency = 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.int64).float() / width))
     angle = (torch.arange(x.shape[1]) + first)[:, None].float() * frequency
@@ -476,7 +476,7 @@ for batch, positions, heads, width, first, base in [
     ops.tensors[f"rotary/{number}/base"] = torch.tensor([base], dtype=torch.float64)
 ops.save("groups")
 
-# Batch norm: a batch in training, which moves the running statistics, and one in inference, which reads them.
+# Batch norm: a training batch, which updates the running statistics, and an inference batch, which reads them.
 torch.manual_seed(6)
 ops = family()
 for shape, momentum in [((4, 3), 0.1), ((5, 4, 7), 0.25), ((2, 3, 5, 4), 0.1), ((1, 5, 1, 3), 1.0), ((3, 1, 2, 3, 2), 0.0), ((67, 19), 0.1)]:
@@ -493,7 +493,7 @@ for shape, momentum in [((4, 3), 0.1), ((5, 4, 7), 0.25), ((2, 3, 5, 4), 0.1), (
         ops.tensors[f"{name}/{number}/momentum"] = torch.tensor([momentum], dtype=torch.float64)
 ops.save("batch_norm")
 
-# Muon, with its products in f32 instead of bf16; L-BFGS; schedules that turn.
+# Muon, with its matrix products in f32 instead of bf16; L-BFGS; schedules that change direction.
 torch.manual_seed(6)
 ops = family()
 in_bfloat16 = torch.Tensor.bfloat16
@@ -549,7 +549,7 @@ for name, options in {"plateau": dict(patience=2), "plateau_absolute": dict(pati
     ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("optimizers_and_schedules")
 
-# Norms, with rows of zeros; slopes below 0.
+# Norms, with rows of zeros; negative slopes.
 ops = family()
 for shape in shapes:
     x = torch.randn(shape)
@@ -564,7 +564,7 @@ for values in [torch.randn(s) for s in shapes] + [special.reshape(1, 1, -1)]:
     ops.case("elu", lambda x: F.elu(x, 1.5), x=values)
 ops.save("norms_and_slopes")
 
-# Losses of two tensors: at the border of both halves, at 0, of rows of probabilities with a class that does not occur.
+# Losses of two tensors: at the border between both branches, at 0, for rows of probabilities with a class that does not occur.
 ops = family()
 for rows, width in [(3, 1), (5, 7), (2, 60), (1, 37), (0, 4)]:
     x, t, p = torch.randn(rows, width), torch.randn(rows, width), torch.rand(rows, width)
@@ -591,7 +591,7 @@ for rows, width in [(3, 1), (5, 7), (1, 37)]:
         ops.case("triplet_" + reduction, lambda a, p, n: F.triplet_margin_loss(a, p, n, 0.7, reduction=reduction), a=a, p=p, n=n)
 ops.save("losses")
 
-# Variances, also of equal numbers and of numbers far from 0; of fewer elements than the correction.
+# Variances, also of equal numbers and of numbers far from 0, and with fewer elements than the correction.
 ops = family()
 for shape in shapes:
     x = torch.randn(shape)
@@ -604,7 +604,7 @@ for shape in shapes:
     ops.case("far", lambda x: torch.var(x, dim=2, keepdim=True), differentiated=False, x=x * 0.01 + 4096)
 ops.save("variances")
 
-# Cross-entropy with weights of classes, of ignored labels and of classes of weight 0.
+# Cross-entropy with class weights, with ignored labels and with classes of weight 0.
 ops = family()
 for rows, width in [(3, 2), (5, 7), (1, 61)]:
     x, labels, weights = torch.randn(rows, width), torch.randint(width, (rows,)), torch.rand(width)

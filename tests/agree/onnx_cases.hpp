@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Expressions as ONNX models, with inputs and the outputs that weft computes of them, for check_onnx.py,
-// which runs them in ONNX Runtime.
+// Expressions as ONNX models, with inputs and the outputs that weft computes, for check_onnx.py, which runs
+// them in ONNX Runtime.
 //
 //   onnx_cases to(folder);
 //   to.add("softmax", [](auto x) { return softmax(x); }, numbers<float>(extents<dyn, 5>{3}));
@@ -18,7 +18,7 @@
 
 namespace weft {
 
-/// Elements from -2 to 2 in steps of an eighth, or integers from -5 to 5 (u8: 0 to 10), in no order.
+/// Elements from -2 to 2 in steps of 1/8, or integers from -5 to 5 (u8: 0 to 10), unordered.
 template <element T, index_t... E>
 tensor<T, extents<E...>> numbers(extents<E...> e, int seed = 0) {
   std::vector<T> all;
@@ -43,7 +43,7 @@ tensor<T, extents<E...>> positive(extents<E...> e, int seed = 0) {
   auto x = numbers<T>(e, seed);
   return eval(cast<T>(abs(x) + static_cast<float>(0.5)));
 }
-/// Integers from 0 to below `end`.
+/// Integers from 0 to `end` - 1.
 template <element T, index_t... E>
 tensor<T, extents<E...>> indices(index_t end, extents<E...> e) {
   std::vector<T> all;
@@ -59,18 +59,18 @@ class onnx_cases {
  public:
   explicit onnx_cases(std::string folder) : folder_(std::move(folder)) {}
 
-  /// The relative error that is allowed from now on, of results in f32.
+  /// The relative error allowed for f32 results of the cases that follow.
   void allow(double error) { error_ = error; }
 
-  /// Where the elements of tensors are written from now on.
+  /// Where the elements of tensors are written for the cases that follow.
   void store(onnx::tensor_storage where) { storage_ = where; }
 
-  /// f(x...) with its operands as inputs.
+  /// Adds f(x...), with its operands as inputs.
   template <class F, class... X>
   void add(const std::string& name, F f, const X&... x) {
     add_resized(name, f, std::tuple(x...), std::tuple(x...));
   }
-  /// The same, exported for operands `example` and run on `actual`, of other dynamic extents.
+  /// The same, exported for operands `example` and run on `actual`, which has other dynamic extents.
   template <class F, class... X>
   void add_resized(const std::string& name, F f, const std::tuple<X...>& example,
                    const std::tuple<X...>& actual, const io::named_tensors& named = {}) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr float nan = __builtin_nanf(""), infinity = __builtin_inff();
 
-/// Special values and what is close to them.
+/// Special values and their neighbors.
 tensor<float, extents<dyn>> special() {
   return from(extents<dyn>{23},
               std::vector<float>{0.f,    -0.f,  1.f,          -1.f,    0.5f,     -0.5f,     1.5f,  2.5f,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Cases of check_onnx.py: products, convolutions, attention, losses and models.
+// Cases of check_onnx.py: matrix products, convolutions, attention, losses and models.
 #include "onnx_cases.hpp"
 
 using namespace weft;
@@ -57,7 +57,7 @@ struct stacked {
   auto operator()(expression auto x) const { return second(first(std::move(x))); }
 };
 
-/// An op of a user, by formula.
+/// A custom op, defined by a formula.
 struct squash : op::elementwise<1> {
   static constexpr auto name = "squash";
   static constexpr auto value(auto x) { return softplus(x) / (1 + abs(x)); }
@@ -127,7 +127,7 @@ void products(onnx_cases& to, const std::string& type) {
       numbers<T>(extents<5, 4>{}), indices<std::int64_t>(4, extents<5>{}));
 }
 
-/// Products whose sums are exact in f32, so that they are rounded in one way, and read as f32.
+/// Matrix products whose sums are exact in f32, so that the result is rounded in only one way; read as f32.
 template <element T>
 void rounded(onnx_cases& to, const std::string& type) {
   const auto a = numbers<T>(extents<5, 13>{});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Cases of check_onnx.py: views, copies, reductions, indexing and orders, at odd sizes, and with other
-// dynamic extents than those of the export.
+// Cases of check_onnx.py: views, copies, reductions, indexing and sorting, at odd sizes, and with dynamic
+// extents that differ from those of the export.
 #include "onnx_cases.hpp"
 
 using namespace weft;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Five steps of each optimiser are PyTorch's, for sizes that no vector divides; and clipping.
+// Five steps of each optimizer, and clipping, agree with PyTorch, for sizes that are no multiple of a vector.
 #include <weft/optim/lbfgs.hpp>
 #include <weft/optim/muon.hpp>
 
@@ -28,7 +28,7 @@ struct one_parameter {
   parameter<Extents> weight;
 };
 
-/// Steps with one of the gradients [steps, ...] each, compared after every one.
+/// Takes one step with each of the gradients [steps, ...], and compares after every step.
 template <class Extents = order1, class Optimizer>
 void steps_of(const char* name, const Optimizer& fresh, const io::stored_tensors& from = cases(),
               double tolerance = 1e-5) {

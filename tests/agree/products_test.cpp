@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// einsum and cumprod are PyTorch's, with their derivatives: extents of 0 and 1, elements of 0, every type.
+// einsum and cumprod, with their derivatives, agree with PyTorch: extents of 0 and 1, zero elements, every
+// type.
 #include "cases.hpp"
 
 using namespace weft;

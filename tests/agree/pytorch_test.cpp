@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Agreement with PyTorch on stored tensors; tests/agree/make_data.py writes them.
+// Agreement with PyTorch on stored tensors, which tests/agree/make_data.py writes.
 //
-// Elements differ by at most a part of the largest of their tensor.
+// Tolerances are relative to the largest element of a tensor.
 #include <doctest/doctest.h>
 
 #include <weft/io/safetensors.hpp>
@@ -27,7 +27,7 @@ tensor<T, Extents> stored(const io::stored_tensors& file, const std::string& nam
   return t;
 }
 
-/// Within a part of the largest element; NaN and infinities in the same places.
+/// Compares with a tolerance relative to the largest element; NaN and infinities are in the same places.
 template <class T, class Extents, bool Tracked>
 test::comparison near(const tensor<T, Extents, Tracked>& ours, const oracle::array& theirs,
                       double part = 1e-5) {
@@ -40,7 +40,7 @@ using order2 = extents<dyn, dyn>;
 using order3 = extents<dyn, dyn, dyn>;
 using order4 = extents<dyn, dyn, dyn, dyn>;
 
-/// Value and gradients of `f` agree with the file within 1e-5.
+/// Checks that value and gradients of `f` agree with the file within 1e-5.
 template <class F, class... Variables>
 void agrees(const io::stored_tensors& file, F f, const std::pair<const char*, Variables>&... named) {
   tape steps;

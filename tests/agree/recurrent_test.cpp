@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// LSTM and GRU are PyTorch's: values and all gradients, with its parameters by their names.
+// LSTM and GRU agree with PyTorch: values and all gradients, with PyTorch's parameters by name.
 #include "cases.hpp"
 
 using namespace weft;
@@ -12,7 +12,7 @@ const io::stored_tensors& cases() {
   return all;
 }
 
-/// Value, and gradients of all parameters and of the variables `named`, of f(layer, variables).
+/// Compares value and gradients of f(layer, variables), for all parameters and the variables `named`.
 template <class Layer, class F, class... Named>
 void agrees(const stored_case& c, Layer layer, F f, const Named&... named) {
   for (const auto& [name, p] : state_dict(layer)) c.restore(name, *p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reductions and movement along every dim are PyTorch's, with their derivatives, for extents of 0, 1 and
-// primes.
+// Reductions and movement along every dim, with their derivatives, agree with PyTorch, for extents of 0, 1
+// and primes.
 #include "cases.hpp"
 
 using namespace weft;

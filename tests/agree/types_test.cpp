@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What tensors of each element type come to is what PyTorch makes of them: narrow types round after every op,
-// integers wrap, bool stays 0 or 1, and element types of results are promoted alike.
+// Results for every element type agree with PyTorch: narrow types round after every op, integers wrap, bool
+// stays 0 or 1, and result types are promoted in the same way.
 #include "cases.hpp"
 
 using namespace weft;
@@ -44,7 +44,7 @@ void floating(const std::string& type) {
   of_two<T>("chain_" + type, [](const auto& a, const auto& b) { return (a + b) * b - a; });
   of_x<T>("gelu_" + type, [](const auto& x) { return gelu(x); });
   of_x<T>("silu_" + type, [](const auto& x) { return silu(x); });
-  of_x<T>("tanh_" + type, [](const auto& x) { return tanh(x); }, 1);  // PyTorch takes 1 - y y of a rounded y
+  of_x<T>("tanh_" + type, [](const auto& x) { return tanh(x); }, 1);  // PyTorch uses 1 - y y of a rounded y
   of_x<T>("sigmoid_" + type, [](const auto& x) { return sigmoid(x); });
   of_x<T>("sum_" + type, [](const auto& x) { return sum(x, dims<2>); });
   of_x<T>("mean_" + type, [](const auto& x) { return mean(x, dims<0, 1>); });
@@ -64,7 +64,7 @@ template <class T, class Extents, class F>
 void exact(const std::string& name, F f) {
   for_each_case(cases(), name, [&](const stored_case& c) {
     const auto a = c.stored<T, Extents>("a"), b = c.stored<T, Extents>("b");
-    c.same(*eval(f(a, b)).state(), "y", 1e-6, 0);  // divisions alone are not exact
+    c.same(*eval(f(a, b)).state(), "y", 1e-6, 0);  // only divisions are inexact
   });
 }
 template <class T, class F>

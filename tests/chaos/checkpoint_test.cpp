@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Checkpoints on a hostile disk: damaged bytes, missing and foreign files, full disks, other jobs, and
-// processes that are killed. Loading gives an error that names the file, or the bits that were saved.
-// WEFT_TEST_LARGE=1 tries everything.
+// processes that are killed. Loading throws an error that names the file, or restores the saved bits.
+// WEFT_TEST_LARGE=1 tries all cases.
 #include <doctest/doctest.h>
 
 #include <sched.h>
@@ -27,7 +27,7 @@ namespace {
 
 const bool large = std::getenv("WEFT_TEST_LARGE") != nullptr;
 
-/// `count` saves by two ranks, one after each step; the values after each.
+/// Two ranks save `count` times, once after each step; returns the values after each step.
 std::vector<std::vector<float>> saved(const std::string& at, int count, checkpoint_options o = {},
                                       bool resume = false, std::uint64_t seed = 3) {
   std::vector<std::vector<float>> after;
@@ -46,14 +46,14 @@ std::vector<std::vector<float>> saved(const std::string& at, int count, checkpoi
   return after;
 }
 
-/// Loads again and again into one run.
+/// Loads repeatedly into one run.
 struct loader_of {
   self_communicator alone;
   bound_net n{alone, 99};
   std::string folder;
   explicit loader_of(std::string f) : folder(std::move(f)) { n.train(1); }
 
-  /// The step, -1 if nothing is there; what an error says.
+  /// Sets the step, -1 if there is no checkpoint; returns the message of an error, or "".
   std::int64_t step = -1;
   std::string load() {
     step = -1;
@@ -66,7 +66,7 @@ struct loader_of {
   }
 };
 
-/// Every file below, by path.
+/// The bytes of every file below a folder, by path.
 std::map<std::string, std::string> files_in(const fs::path& folder) {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -74,7 +74,7 @@ std::map<std::string, std::string> files_in(const fs::path& folder) {
   return all;
 }
 
-/// Two checkpoints in a folder, what was saved, and one who looks at what becomes of it.
+/// Two checkpoints in a folder, the values that were saved, and a loader that checks them after damage.
 struct damaged {
   test::folder f{"weft-chaos"};
   std::vector<std::vector<float>> values = saved(f.name(), 2);
@@ -82,7 +82,7 @@ struct damaged {
   loader_of load{f.name()};
   std::string latest = f.name() + "/step-2.2/";
 
-  /// After something was done to `path`: its name is in the error, or nothing has changed.
+  /// Checks, after `path` was damaged, that an error names it or that the loaded values are right.
   void check(const std::string& path) {
     const std::string error = load.load();
     INFO(path << ": " << error);
@@ -103,7 +103,7 @@ struct damaged {
   }
 };
 
-/// Makes what is in a shard or an index whole again, as somebody would who wants to deceive.
+/// Changes a shard or an index and updates the checksums, as a deliberate forgery would.
 void forge(
     const std::string& folder, const std::function<void(io::stored_tensors&)>& change_shard, int part,
     const std::function<std::string(std::string)>& change_index = [](std::string t) { return t; }) {
@@ -117,10 +117,10 @@ void forge(
                                                   xxh64(io::safetensors_beginning(file))};
   const std::string text = index.text(), rest = change_index(text.substr(28, text.size() - 30));
   write_bytes(path, detail::sealed(rest));
-  fs::remove(fs::path(folder).parent_path() / "latest");  // the newest counts
+  fs::remove(fs::path(folder).parent_path() / "latest");  // so that the newest checkpoint counts
 }
 
-/// What f says in a process of its own, as an exit code: 0 for nothing, `skipped` for "skip".
+/// Runs f in a separate process; returns an exit code: 0 for the text "", `skipped` for "skip", otherwise 1.
 int exit_code_of(const std::function<std::string()>& f) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -134,10 +134,10 @@ int exit_code_of(const std::function<std::string()>& f) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-/// Its process is killed at one of the calls that change files, while the other rank's go on.
+/// Kills its process at one of the calls that change files, while the other rank goes on.
 class dies_at : public io::file_calls {
  public:
-  enum moment { before, after, halfway };  // halfway: through what is written
+  enum moment { before, after, halfway };  // halfway: in the middle of a write
   dies_at(int call, moment when) : call_(call), when_(when) {}
   int done() const { return done_; }
 
@@ -183,9 +183,9 @@ class dies_at : public io::file_calls {
   std::atomic<int> done_ = 0;
 };
 
-/// A disk that is full for some files.
+/// A disk that is full for certain files.
 struct full_disk : io::file_calls {
-  std::string part;  // of the path of those
+  std::string part;  // of the paths of these files
   std::atomic<bool> full = false;
   std::mutex held;
   std::map<int, std::string> open;
@@ -227,7 +227,7 @@ TEST_CASE("a flipped bit anywhere is found, or changes nothing") {
         d.check(path);
         const bool counts = path.starts_with(d.latest) || path.ends_with("/latest");
         found += d.load.step != 2;
-        CHECK((d.load.step != 2) == counts);  // each bit of what is read is covered
+        CHECK((d.load.step != 2) == counts);  // checksums cover every bit that is read
       }
     write_bytes(path, bytes);
   }
@@ -308,7 +308,7 @@ TEST_CASE("files cut, grown, emptied, deleted, exchanged or of another kind are 
       fs::remove(path);
     }
     write_bytes(path, bytes);
-    for (const auto& [other, others] : d.files) {  // exchanged with one that is as good in its own place
+    for (const auto& [other, others] : d.files) {  // replaced by a file that is valid in its own place
       if (other == path || fs::path(path).filename() == "lock" || fs::path(other).filename() == "lock")
         continue;
       write_bytes(path, others);
@@ -460,7 +460,7 @@ TEST_CASE("one job at a time: a second is told, and has the folder as soon as th
     checkpointer saves(f.name(), n.run, impatient);
     CHECK_THROWS_AS(checkpointer(f.name(), n.run, impatient), io_error);
     fs::remove(f.path / "lock");
-    CHECK_NOTHROW(checkpointer(f.name(), n.run, impatient));  // who deletes the lock asks for it
+    CHECK_NOTHROW(checkpointer(f.name(), n.run, impatient));  // a user who deletes the lock is responsible
     saves.save({1, 1});
     CHECK_THROWS_WITH_AS(saves.finish(), doctest::Contains("lock: was deleted or replaced"), io_error);
   }
@@ -476,7 +476,7 @@ TEST_CASE("one job at a time: a second is told, and has the folder as soon as th
   CHECK(!fs::exists("/tmp/weft-elsewhere"));
 }
 
-// Where the others learn of it by the time-out alone, this test runs into that of CTest.
+// If the other ranks learned of the failure only through the time-out, this test would exceed CTest's.
 TEST_CASE(
     "a disk that is full for one rank, at any file: all ranks know, what was there stays, and the run goes "
     "on if it may") {
@@ -587,7 +587,7 @@ TEST_CASE(
   int kills = 0, resumed = 0;
   loader_of load(f.name());
   for (int round = 0; round < (large ? 500 : 25);
-       ++round) {  // other values every round, so that no mix goes unseen
+       ++round) {  // different values in every round, so that a mix of rounds shows
     std::fflush(nullptr);
     const int call = 1 + static_cast<int>(random() % static_cast<unsigned>(never.done()));
     const auto when = static_cast<dies_at::moment>(random() % 3);
@@ -611,7 +611,7 @@ TEST_CASE(
     const auto found = load.n.values();
     const bool first = found == values[0][at];
     CHECK((first || found == values[1][at]));
-    load.n.train(1);  // and on from there
+    load.n.train(1);  // and training continues
     if (load.step < 12) CHECK(load.n.values() == values[first ? 0 : 1][at + 1]);
     if (round % 5 == 0) fs::remove_all(f.path);
   }

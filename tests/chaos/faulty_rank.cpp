@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Ranks that add up in steps, until rank WHO does something wrong, unless it resumes; see world.sh.
+// Ranks that all-reduce in steps until rank R fails, unless the run is a resumed one; see world.sh.
 //
-//   faulty_rank --fault KIND --who R --steps N --timeout MS      and what launch -r adds
+//   faulty_rank --fault KIND --who R --steps N --timeout MS      and the flags that launch -r adds
 #include <unistd.h>
 
 #include <cstdio>

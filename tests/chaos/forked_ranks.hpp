@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks that are processes forked by a test, and what they report.
+// Ranks as processes that a test forks, and their reports.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ inline double now_ms() {
       .count();
 }
 
-/// A port that the system gives to nobody else: bound, and not listened on, so that rank 0 can.
+/// A port that the system assigns to no other process: bound but not listening, so that rank 0 can listen.
 struct kept_port {
   descriptor held{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int number = 0;
@@ -44,7 +44,7 @@ struct child {
   int pipe;
 };
 
-/// A process that writes what `f` returns, and ends; it dies with the test.
+/// A process that writes the result of `f` and ends; it dies with the test.
 template <class F>
 child fork_rank(F f) {
   int ends[2];
@@ -62,7 +62,7 @@ child fork_rank(F f) {
   return {id, ends[0]};
 }
 
-/// What it has written, until it ends; nothing after half a minute.
+/// The output of a process, up to its end; empty after half a minute.
 inline std::string read_all(int from) {
   std::string text;
   for (;;) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The launcher with ranks that do everything wrong: exit codes, signals, nobody left behind, restarts, growth.
+# The launcher with ranks that fail in every way: exit codes, signals, no processes left behind, restarts, growth.
 #
 #   tests/chaos/launch.sh build/examples/launch
 set -uo pipefail
@@ -16,9 +16,9 @@ expect() {  # WHAT WANTED GOT
   failures=$((failures + 1))
 }
 new() { rm -rf "$at/case" && mkdir "$at/case" && cd "$at/case" || exit 1; }
-# A rank: says who it is, and then does what the shell commands say.
+# A rank: records its identity, then runs the shell commands.
 rank() { printf '%s\n' 'echo $$ >>pids; echo $$ >>'"$at"'/all_pids; echo "$WORLD_SIZE $RANK $*" >>ranks' "$1" >rank.sh; }
-left() {  # processes of the case that live, after a minute at most
+left() {  # how many processes of the case still live; waits for at most a minute
   local pid n=0
   for ((i = 0; i < 200; ++i)); do
     n=0
@@ -28,7 +28,7 @@ left() {  # processes of the case that live, after a minute at most
   done
   echo $n
 }
-# Ranks say `ready` when signals find what they have set for them.
+# Ranks write `ready` once their signal handlers are set.
 ready='echo >>ready'
 started() { until [ -e ready ] && [ "$(wc -l <ready)" -ge "$1" ]; do sleep 0.05; done; }
 
@@ -85,7 +85,7 @@ started 2 && kill -INT $job
 wait $job
 expect "ranks that do not end are killed" 137 $?
 
-for how in "gloo 600" "mpi 600" "mpi 1"; do  # and at once when they are told again, before or after so many seconds
+for how in "gloo 600" "mpi 600" "mpi 1"; do  # at once when told a second time, before or after this grace period
   read -r comm grace <<<"$how"
   [ $comm = gloo ] || command -v mpirun >/dev/null || continue
   new && rank "trap '' TERM INT USR1; $ready; sleep 1000 & echo \$! >>pids; while :; do sleep 0.1; done"
@@ -102,7 +102,7 @@ for how in "gloo 600" "mpi 600" "mpi 1"; do  # and at once when they are told ag
   expect "nobody is left when told three times, $how" 0 "$(left)"
 done
 
-for how in direct mpi; do  # what a rank has started ends, too
+for how in direct mpi; do  # processes that a rank has started end, too
   new && rank "sleep 1000 & echo \$! >>pids; trap '' TERM; $ready; wait; wait"
   if [ $how = mpi ]; then
     command -v mpirun >/dev/null || continue

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A rank under mpirun that works until something goes wrong; ranks_mpi.sh says what.
+// A rank under mpirun that works until a failure, which ranks_mpi.sh selects.
 //
 //   mpirun -n 3 weft_test_chaos_mpi_program WHAT VICTIM FOLDER
 #include <unistd.h>
@@ -27,14 +27,14 @@ int report(const std::exception_ptr& what) {
 
 int train(communicator& ranks, const std::string& what, int victim, const std::string& folder) {
   const std::chrono::seconds limit(2);
-  ranks.barrier().wait();  // from here on, all are there
+  ranks.barrier().wait();  // after this, all ranks have started
   std::ofstream(folder + "/pid." + std::to_string(ranks.rank())) << ::getpid() << std::endl;
   const auto pair = ranks.split(ranks.rank() / 2, ranks.rank(), {.timeout = limit});
   for (int i = 0; what != "done" || i < 100; ++i) {
     std::vector<float> x(1000);
     if (ranks.rank() == victim && i == 100) {
       if (what == "throws") throw io_error("the disk is full");
-      if (what == "loses") throw comm_error("the store is lost");  // which nobody else knows
+      if (what == "loses") throw comm_error("the store is lost");  // which no other rank knows
       if (what == "hangs")
         for (volatile bool forever = true; forever;) {}
     }

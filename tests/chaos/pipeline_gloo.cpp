@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Stages over TCP of which one is killed, stopped or hangs during training: all others get an error within
-// the time-out that names it, and nobody names another. WEFT_CHAOS_ROUNDS says how often.
+// Stages over TCP, one of which is killed, is stopped or hangs during training: within the time-out, all
+// others get an error that names it and no other rank. WEFT_CHAOS_ROUNDS is the number of rounds.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -54,7 +54,7 @@ struct net {
     });
 }
 
-/// What a rank has learnt, and when.
+/// Trains until an error; returns the time and the message.
 std::string train_until_failure(const round& r, int rank, int port) {
   try {
     gloo_world world({.rank = rank, .size = r.stages, .address = "127.0.0.1", .port = port}, limit,
@@ -63,7 +63,7 @@ std::string train_until_failure(const round& r, int rank, int port) {
   } catch (const comm_error& e) { return std::to_string(now_ms()) + " " + e.what(); }
 }
 
-/// Whether an error names this rank as the one that is gone, and no other.
+/// Whether an error names this rank, and no other, as gone.
 bool blames(const std::string& text, int victim) {
   static const std::regex named(
       R"((; not there: |^\d+\.\d+ weft: )(rank \d+(, rank \d+)*))"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Power that is lost at any moment of a save. The calls that change files are recorded, and played up to
-// every one of them with what POSIX permits a disk to have lost by then: bytes of files and names in folders
-// that were not synced, each on its own, in any combination. What is left must load, as the checkpoint before
-// or this one.
+// Power loss at any moment of a save. The calls that change files are recorded and replayed up to each call,
+// with every loss that POSIX permits at that moment: bytes of files and names in folders that were not
+// synced, independently, in any combination. What is left must load as the previous checkpoint or this one.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -21,11 +20,11 @@ enum class call { create, write, sync, make_folder, sync_folder, rename, remove 
 
 struct file_call {
   call what;
-  std::string path, to;  // for write and sync, of the file
+  std::string path, to;  // for write and sync, the file's path
   std::string bytes;
 };
 
-/// Does what is asked, and remembers it.
+/// Executes the calls and records them.
 class recorder : public io::file_calls {
  public:
   std::vector<file_call> calls;
@@ -71,7 +70,7 @@ class recorder : public io::file_calls {
 
  private:
   template <class Call>
-  int noted(Call does, file_call r) {  // one after the other, as they are noted
+  int noted(Call does, file_call r) {  // one at a time, in the order of the record
     const std::lock_guard lock(held_);
     const int result = does();
     if (result == 0) calls.push_back(std::move(r));
@@ -81,7 +80,7 @@ class recorder : public io::file_calls {
   std::map<int, std::string> names_;
 };
 
-/// Goes through the combinations of answers to the questions that are asked on the way.
+/// Enumerates the combinations of answers to the questions that a run asks.
 class choices {
  public:
   explicit choices(unsigned seed) : random_(seed) {}
@@ -91,7 +90,8 @@ class choices {
       answers_.push_back({is_random_ ? static_cast<int>(random_() % static_cast<unsigned>(of)) : 0, of});
     return answers_[asked_++].first;
   }
-  /// The next combination; false after the last. Beyond `most` they are drawn.
+  /// Moves to the next combination; false after the last. After `most` combinations, as many again are
+  /// random.
   bool next(int most) {
     asked_ = 0;
     if (++tried_ >= most) is_random_ = true;
@@ -109,7 +109,7 @@ class choices {
   std::mt19937 random_;
 };
 
-/// A disk: what programs see, and what is certain to be there after the power was lost.
+/// A disk: the state that programs see, and the state that is guaranteed after a power loss.
 class disk {
  public:
   explicit disk(std::string root) : root_(std::move(root)) { nodes_.push_back({.is_folder = true}); }
@@ -137,7 +137,7 @@ class disk {
     }
   }
 
-  /// A state that may be found afterwards: files with their bytes, folders without.
+  /// A possible state after a power loss: files with their bytes, folders without.
   using state = std::map<std::string, std::optional<std::string>>;
   state after_loss(choices& c) const {
     state s;
@@ -146,7 +146,7 @@ class disk {
   }
 
  private:
-  /// In a folder: `to` is from now on `node`, `from` nothing; as one. Either may be empty.
+  /// An atomic change in a folder: `to` now names `node`, and `from` nothing. Either may be empty.
   struct name_change {
     std::string to, from;
     int node;
@@ -159,7 +159,7 @@ class disk {
     bool is_folder = false;
     std::string bytes{}, synced{};
     std::map<std::string, int> names{}, synced_names{};
-    std::vector<name_change> changes{};  // that are not synced
+    std::vector<name_change> changes{};  // not synced yet
   };
 
   node& at(int n) { return nodes_[static_cast<std::size_t>(n)]; }
@@ -205,7 +205,7 @@ void put(const disk::state& s, const fs::path& to) {
   }
 }
 
-/// What was saved, and after how many calls that was certain.
+/// Saved values, and the number of calls after which they are guaranteed.
 struct milestone {
   std::size_t calls;
   std::vector<float> values;
@@ -213,10 +213,10 @@ struct milestone {
 
 struct history {
   std::vector<file_call> calls;
-  std::vector<milestone> saves;  // the first is of nothing
+  std::vector<milestone> saves;  // the first one is empty
 };
 
-/// Two ranks save steps 1 to 3, keep the last two, and then steps 2 and 3 anew with other values.
+/// Two ranks save steps 1 to 3, keep the last two, and then save steps 2 and 3 again with other values.
 history recorded_history(const std::string& at) {
   recorder calls;
   history h;
@@ -241,7 +241,7 @@ history recorded_history(const std::string& at) {
   return h;
 }
 
-/// Of a state, and of what may be found in it.
+/// A hash of a state and of the last guaranteed save.
 std::uint64_t sum_of(const disk::state& s, std::size_t last) {
   std::string all = std::to_string(last);
   for (const auto& [path, bytes] : s)
@@ -251,10 +251,10 @@ std::uint64_t sum_of(const disk::state& s, std::size_t last) {
 
 struct outcome {
   int states = 0, lost = 0;
-  std::string first;  // that was lost
+  std::string first;  // the first loss
 };
 
-/// Loads every state after every call, where `forgotten` says which calls the disk does not do.
+/// Loads every possible state after every call; the disk ignores the calls for which `forgotten` is true.
 outcome lose_power(const history& h, const std::string& at,
                    const std::function<bool(const file_call&)>& forgotten, int most,
                    bool first_only = false) {
@@ -281,7 +281,7 @@ outcome lose_power(const history& h, const std::string& at,
         const std::vector<float> values = found ? n.values() : std::vector<float>();
         const bool next = last + 1 < h.saves.size() && values == h.saves[last + 1].values;
         if (!next && values != h.saves[last].values) wrong = found ? "other values" : "nothing there";
-        if (o.states % 50 == 0) {  // and it goes on from there
+        if (o.states % 50 == 0) {  // and saving continues from there
           checkpointer saves(f.name(), n.run, {.asynchronous = false});
           saves.save({7, 7});
           if (saves.load()->step != 7) wrong = "saves no more";
@@ -315,7 +315,7 @@ TEST_CASE("power lost at any moment leaves the checkpoint before or this one, an
   CHECK(o.lost == 0);
   CHECK(o.states > 300);
 
-  // A disk that forgets to sync one kind of thing is noticed: each is needed.
+  // Ignoring any one kind of sync is detected, so each is needed.
   const auto lost_without = [&](const std::function<bool(const file_call&)>& which) {
     return lose_power(h, f.name(), which, 20, true).lost;
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks over TCP of which one is killed, stopped or hangs, at any moment from its start on: all others name
-// it, and nobody names one of them. WEFT_CHAOS_ROUNDS says how often; without it, a few times.
+// Ranks over TCP, one of which is killed, is stopped or hangs at any moment from its start on: all others
+// name it and no other rank. WEFT_CHAOS_ROUNDS is the number of rounds; the default is a few.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -27,7 +27,7 @@ struct round {
   int after_ms;
 };
 
-/// A rank works until it learns that somebody is gone; when, and what it has learnt.
+/// Works until the rank learns that another is gone; returns the time and the message.
 std::string work_until_failure(const round& r, int rank, int port) {
   const auto learnt = [](const comm_error& e) { return std::to_string(now_ms()) + " " + e.what(); };
   try {
@@ -111,7 +111,7 @@ void play_rounds(fault what, const char* name, int rounds) {
   std::printf("%s: %d rounds, %d wrong, the last survivor knew after %.0f ms\n", name, rounds, wrong, latest);
   std::fflush(stdout);
   CHECK(wrong == 0);
-  CHECK(latest < static_cast<double>(limit.count()) + 20'000);  // 2,000 on a machine that is not busy
+  CHECK(latest < static_cast<double>(limit.count()) + 20'000);  // 2,000 on an idle machine
 }
 
 }  // namespace

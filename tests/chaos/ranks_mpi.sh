@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Ranks under mpirun of which one throws, loses a store, hangs, is stopped or is killed: the message and the exit code arrive, and the
-# right rank is named. WEFT_CHAOS_ROUNDS says how often, WEFT_CHAOS_FAULTS which of the five.
+# Ranks under mpirun, one of which throws, loses a store, hangs, is stopped or is killed: the message and the exit code arrive, and the
+# right rank is named. WEFT_CHAOS_ROUNDS is the number of rounds, WEFT_CHAOS_FAULTS selects faults.
 #
 #   tests/chaos/ranks_mpi.sh weft_test_comm_mpi_ranks weft_test_chaos_mpi_program
 set -uo pipefail
@@ -18,7 +18,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-# Whether mpirun itself, of Open MPI 4.1, has crashed when it had aborted a job; its code says nothing then.
+# Whether mpirun itself (Open MPI 4.1) crashed after it aborted a job; its exit code is then meaningless.
 crashed() { grep -qa "PMIx_server_finalize" "$at/out" && crashes=$((crashes + 1)); }
 
 for test in "ranks that disagree are named" "a rank that is late*" "a message that is too short*" "a message that is too long*" \
@@ -28,7 +28,7 @@ for test in "ranks that disagree are named" "a rank that is late*" "a message th
   done
 done
 
-# run WHAT VICTIM: the code and the output of a job of 3
+# run WHAT VICTIM: runs a job of 3 ranks; sets its exit code and output.
 run() {
   rm -f "$at"/pid.*
   timeout 120 mpirun -n 3 "$program" "$1" "$2" "$at" >"$at/out" 2>&1 &
@@ -45,7 +45,7 @@ run() {
   if [ $code -eq 139 ] && crashed; then run "$@"; fi
 }
 
-# What its output and its code must be.
+# Whether the output and the exit code are as required.
 named() {
   local blamed
   blamed=$(grep -a "not there" "$at/out")

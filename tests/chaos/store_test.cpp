@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The server of a TCP store under attack, on loopback: floods of strangers, descriptors and memory that run
-// out, clients that stop in the middle, machines that vanish. Bounded in count; a minute at most. The server
-// runs in a process of its own, whose descriptors and memory are looked at.
+// The server of a TCP store under attack, on loopback: floods of foreign connections, exhausted descriptors
+// and memory, clients that stop in the middle, machines that vanish. Bounded in count; takes at most a
+// minute. The server runs in a separate process, whose descriptors and memory are checked.
 #include <doctest/doctest.h>
 
 #include <sys/resource.h>
@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A server in a child, until this is destroyed.
+/// A server in a child process, until this object is destroyed.
 class server_process {
  public:
   explicit server_process(const tcp_store_limits& limits, const std::function<void()>& before = [] {}) {
@@ -50,7 +50,7 @@ class server_process {
     REQUIRE(::read(up[0], &port_, sizeof port_) == sizeof port_);
     ::close(up[0]);
   }
-  /// The server has lived until now, and ends when it is told to.
+  /// Checks that the server is alive, and that it ends when told to.
   ~server_process() {
     ::close(hold_);
     int status = 1;
@@ -86,7 +86,7 @@ class server_process {
   int port_ = 0, hold_;
 };
 
-/// Connects without end and says nothing, or something, holding so many connections at a time.
+/// Connects endlessly and sends nothing, or something, holding a given number of connections at a time.
 class flood {
  public:
   flood(int port, std::size_t held, std::string bytes = "") : thread_([=, this](const std::stop_token& stop) {
@@ -153,17 +153,17 @@ TEST_CASE("a server with few descriptors serves under a flood") {
 }
 
 TEST_CASE("a server without descriptors waits for one, and serves those that it has") {
-  if (addresses_checked) return;  // the checks of classes that go with it need a descriptor themselves
+  if (addresses_checked) return;  // UBSan's type checks, which go with it, need a descriptor
   const server_process server({}, few_descriptors);
   std::deque<tcp_store> members;
   std::deque<raw_client> waiting;
   while (server.descriptors() < 64) members.emplace_back("127.0.0.1", server.port(), "secret");
   for (int i = 0; i < 3; ++i)
-    waiting.emplace_back(server.port());  // in the system's queue: nobody takes them
+    waiting.emplace_back(server.port());  // in the system's queue: the server does not accept them
   members.front().set("key", "here");
   const double before = server.cpu_seconds();
   std::this_thread::sleep_for(2s);
-  CHECK(server.cpu_seconds() - before < 0.5);  // a loop that never waits takes 2
+  CHECK(server.cpu_seconds() - before < 0.5);  // a busy loop takes 2
   CHECK(members.back().get("key", 60s) == "here");
   members.pop_front();  // its descriptor serves the first in the queue
   CHECK(waiting.front().read(nonce_bytes).size() == nonce_bytes);
@@ -192,7 +192,7 @@ TEST_CASE("clients cannot fill the memory") {
   CHECK(refused > 0);
   std::deque<raw_client> open;
   for (int i = 0; i < 200;
-       ++i) {  // waits for many keys; a long request that stops; answers that nobody reads
+       ++i) {  // waits for many keys; a long request that stops; unread answers
     open.emplace_back(server.port(), "secret");
     if (i % 2)
       open.back().write_frame(
@@ -209,7 +209,7 @@ TEST_CASE("clients cannot fill the memory") {
   for (int i = 0; i < 200; ++i) member.delete_key("key" + std::to_string(i));
   for (int i = 0; i < 100'000; ++i) member.delete_key("n" + std::to_string(i));
   while (member.pop("queue", 0ms)) {}
-  member.set("all of it", value);  // there is place again
+  member.set("all of it", value);  // there is room again
 }
 
 TEST_CASE("clients that stop in the middle are dropped, and what they hold is given back") {
@@ -219,7 +219,7 @@ TEST_CASE("clients that stop in the middle are dropped, and what they hold is gi
   raw_client stops(server.port(), "secret");
   CHECK(stops.write(std::string("\0\0\x1e\0", 4) + "x"));  // of 1.9 MiB
   std::string refused;
-  while (refused.empty()) try {  // when the server has read that far
+  while (refused.empty()) try {  // until the server has read that far
       member.set("key", value);
       member.delete_key("key");
     } catch (const value_error& e) {
@@ -248,7 +248,7 @@ TEST_CASE("a machine that vanishes makes place") {
   {
     raw_client vanishes(server.port(), "secret");
     vanishes.write_frame(raw_request(store_operation::pop).text("queue").take());
-    const int on = 1;  // the socket goes and says nothing to the other side; needs CAP_NET_ADMIN
+    const int on = 1;  // closes the socket without telling the peer; needs CAP_NET_ADMIN
     if (::setsockopt(vanishes.socket().native_handle(), IPPROTO_TCP, 19 /* TCP_REPAIR */, &on, sizeof on) !=
         0)
       return test::skip("a socket that vanishes", "TCP_REPAIR is not permitted");

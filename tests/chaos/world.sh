@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Programs of run_world in which a rank does something wrong: who says why, exit codes, and what launch -r makes of it.
+# run_world programs in which a rank fails: which ranks report it, exit codes, and the reaction of launch -r.
 #
 #   tests/chaos/world.sh LAUNCH FAULTY_RANK
 set -uo pipefail
@@ -23,7 +23,7 @@ run "$launch" -n 3 "$rank" --fault hang
 expect "a rank that hangs: both others say so" 2 "$(count 'not there: rank 1$')"
 run "$launch" -n 4 -r 3 -m 12 "$rank" --fault hang --who 3 --checkpoint none
 expect "a rank that hangs is one place that is lost" "0 4 ranks,3 ranks" "$? $(grep ' ranks$' log | paste -sd,)"
-# What a rank throws is told to the others, whatever it is.
+# An exception of any type is reported to the other ranks.
 run "$launch" -n 3 "$rank" --fault comm_error
 expect "an error of communication of its own" "3 1 2" "$? $(count '^my own failure') $(count 'rank 1 gave up: my own failure')"
 run "$launch" -n 3 "$rank" --fault int
@@ -36,7 +36,7 @@ RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=2 run "$rank"
 expect "variables that contradict each other" "2 1" "$? $(count 'WORLD_SIZE=1 contradicts OMPI_COMM_WORLD_SIZE=2')"
 OMPI_COMM_WORLD_SIZE=1 run "$launch" -n 2 "$rank"
 expect "launch under mpirun" 0 $?
-# What is wrong on every rank is no loss of one.
+# A failure of every rank does not count as the loss of one.
 GLOO_SOCKET_IFNAME=eth77 run "$launch" -n 3 -r 3 "$rank" --checkpoint none
 expect "an interface that is not there" "2 yes 0" "$? $(grep -q 'cannot use the network interface eth77' log && echo yes) $(count 'going on')"
 python3 -c 'import socket, time
@@ -48,7 +48,7 @@ until [ -s port ]; do sleep 0.05; done
 MASTER_PORT=$(cat port) run "$launch" -n 3 -r 3 "$rank" --checkpoint none
 expect "a port that is in use" "2 1 0" "$? $(count 'cannot listen on 127.0.0.1') $(count 'going on')"
 kill $holder
-# By hand: what two processes are told contradicts.
+# Started by hand: two processes with contradictory variables.
 export MASTER_ADDR=127.0.0.1 MASTER_PORT
 by_hand() {  # WORLD_SIZE RANK LOG
   WORLD_SIZE=$1 RANK=$2 timeout -s KILL 60 "$rank" >"$3" 2>&1 &
