@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What NVRTC makes of the kernels of attention on tensor cores, by warps for every architecture and by
-// warpgroups for sm_90a: no warning, no register spilled, and the instructions that they are about. Needs no
-// GPU, and no stand-in.
+// NVRTC's code for the attention kernels on tensor cores, by warps for every architecture and by warpgroups
+// for sm_90a: no warning, no spilled register, and the intended instructions. Needs no GPU and no fake
+// driver.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

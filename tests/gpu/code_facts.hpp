@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What NVRTC makes of kernels, for tests of machine code. Needs no GPU, and no stand-in.
+// NVRTC's code for kernels, for tests of machine code. Needs no GPU and no fake driver.
 #pragma once
 
 #include <nvrtc.h>
@@ -19,7 +19,7 @@
 
 namespace weft::test {
 
-/// Keeps the source of each kernel, and runs none.
+/// A device that keeps the source of each kernel, and runs none.
 class sources_only : public gpu::jit_backend {
  public:
   const char* name() const override { return "sources"; }
@@ -29,7 +29,7 @@ class sources_only : public gpu::jit_backend {
   ~sources_only() override { release(); }
   std::vector<std::string> sources;
   gpu::group_limits of_groups{.tensor_core_memory = 99 << 10};
-  bool launches_jointly = false;  // several kernels by one text
+  bool launches_jointly = false;  // several kernels in one text
 
  protected:
   const char* dialect() const override { return gpu::cuda_dialect; }
@@ -49,17 +49,17 @@ class sources_only : public gpu::jit_backend {
   std::mutex mutex_;
 };
 
-/// What a compiler says of a kernel.
+/// A compiler's report on a kernel.
 struct code_facts {
   bool compiled = false;
   std::string log, ptx;
 
-  /// The number before or after these words in ptxas' report; -1: there is none.
+  /// The number that `pattern` captures in ptxas' report; -1 if there is none.
   int figure(const char* pattern) const {
     std::smatch found;
     return std::regex_search(log, found, std::regex(pattern)) ? std::stoi(found[1]) : -1;
   }
-  /// Whether the PTX has such an instruction.
+  /// Whether the PTX has an instruction that matches `pattern`.
   bool has(const std::string& pattern) const { return std::regex_search(ptx, std::regex(pattern)); }
 };
 
@@ -98,10 +98,10 @@ class reporting_compiler {
   NVRTC(get_ptx, nvrtcGetPTX);
   NVRTC(destroy, nvrtcDestroyProgram);
 #undef NVRTC
-  gpu::nvrtc_compiler opened_;  // and what NVRTC opens
+  gpu::nvrtc_compiler opened_;  // also opens the libraries that NVRTC needs
 };
 
-/// None without NVRTC.
+/// The compiler; none without NVRTC.
 inline std::optional<reporting_compiler> compiler_here() {
   try {
     return std::make_optional<reporting_compiler>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What weft asks of CUDA, seen by a driver, a compiler and a cuBLASLt that are fakes (fake_*.cpp).
+// weft's calls of CUDA, observed by a fake driver, compiler and cuBLASLt (fake_*.cpp).
 #include <doctest/doctest.h>
 
 #include <unistd.h>
@@ -28,7 +28,7 @@ auto sample(const device& d, std::uint64_t seed) {
   return randn<float>(extents<dyn, dyn>{7, 7}, {.seed = seed}, d);
 }
 
-/// A chain with a product, a look-up, rows with scratch memory; wherever it is computed.
+/// A chain with a matrix product, a look-up, and rows with scratch memory, on any device.
 std::vector<float> chain(const device& d, std::uint64_t seed) {
   context c(d);
   const auto x = sample(d, seed), w = sample(d, seed + 1);
@@ -42,7 +42,7 @@ bool close(const std::vector<float>& a, const std::vector<float>& b) {
   return all;
 }
 
-/// c = x w on a device, against the CPU. The second product asks for no memory and no kernel.
+/// c = x w on a device, against the CPU. The second product allocates no memory and compiles no kernel.
 struct a_product {
   device d;
   context c{d};
@@ -57,7 +57,7 @@ struct a_product {
 };
 void check_product(const device& d) { a_product{d}.check(); }
 
-/// The message of what `f` throws.
+/// The message of the exception that `f` throws.
 template <class Error, class F>
 std::string message_of(F f) {
   try {
@@ -109,7 +109,7 @@ TEST_CASE(
     on_first.check();  // while the second is current
     on_second.check();
   }
-  std::thread([&] { on_first.check(); }).join();  // while none is
+  std::thread([&] { on_first.check(); }).join();  // while none is current
   CHECK(close(chain(first, 5), chain(default_device(), 5)));
   CHECK(close(chain(second, 5), chain(default_device(), 5)));
   CHECK(fake_cuda::misuse() == "");
@@ -238,7 +238,7 @@ TEST_CASE(
   const long before = fake_cuda::calls("cuMemAlloc");
   const memory_figures used = job(d);
   CHECK(used.peak == forecast);
-  CHECK(used.peak >= 3 * 6 * 9000 * 4);  // operand, result, and as much again
+  CHECK(used.peak >= 3 * 6 * 9000 * 4);  // operand, result, and scratch memory of the same size
   CHECK(fake_cuda::calls("cuMemAlloc") - before == static_cast<long>(used.requests));
 
   const device full = nvidia();
@@ -362,7 +362,7 @@ struct classifier {
   linear<5, 3> output;
   auto operator()(expression auto x) const { return output(relu(hidden(x))); }
 };
-/// Losses of three steps, of a model that was created on the CPU.
+/// The losses of three steps of a model that was created on the CPU.
 template <class Plan, class... Arguments>
 std::vector<float> losses(std::string& device_name, const Arguments&... arguments) {
   classifier model;
@@ -475,9 +475,9 @@ struct small_gpt {
   auto operator()(expression auto x) const { return matmul(blocks(tokens(x)), transpose(tokens.weight)); }
 };
 
-/// What one steady step asks of the driver, of a model of so many blocks and a batch of so many sequences.
+/// The driver calls of one steady-state step of a model with `blocks` blocks, on `batch` sequences.
 struct step_calls {
-  long launches, of_update, waits, allocations;  // launches of forward and backward, and of norm and update
+  long launches, of_update, waits, allocations;  // launches: forward and backward; norm and update
 };
 step_calls steady_step(int blocks, index_t batch = 2) {
   const device d = nvidia();
@@ -510,7 +510,7 @@ step_calls steady_step(int blocks, index_t batch = 2) {
 }  // namespace
 
 namespace {
-/// Losses and norms of three steps, and then the parameters.
+/// The losses and norms of three steps, then the parameters.
 std::vector<double> trained_on(const device& d) {
   small_gpt model{embedding_table<>::create(11, 8, d), {}};
   for (int b = 0; b < 3; ++b) model.blocks.blocks.push_back(gpt_block::create(d));
@@ -518,7 +518,7 @@ std::vector<double> trained_on(const device& d) {
   for (const auto& p : parameters_of(model))
     flat_view<float>(p).copy_from(
         randn<float>(extents<dyn>{p->extents.size()}, {.seed = ++seed}).to_vector());
-  sgd optimizer{.lr = 1e-2, .momentum = 0.9};  // adamw makes steps of the rounding of what is 0
+  sgd optimizer{.lr = 1e-2, .momentum = 0.9};  // adamw turns rounding errors of zeros into steps
   self_communicator alone;
   auto run = bind<>(model, optimizer, alone, {});
   std::vector<double> all;
@@ -595,10 +595,10 @@ TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a st
   CHECK((four.launches - two.launches) / 2 == 24);
   CHECK(two.of_update == 3);  // all rows for the norm, the norm and the clipping factor, all parameters
   CHECK(four.of_update == 3);
-  CHECK(two.waits == 1);  // the loss, with what native ops have refused before
+  CHECK(two.waits == 1);  // the loss, together with errors of native ops
   CHECK(four.waits == 1);
-  // The columns of many rows are folded in blocks, by a second launch after each that folds columns; one more
-  // is that of the bias before gelu, which the kernel of gelu's derivative sums.
+  // The columns of many rows are folded in blocks, with a second launch after each launch that folds columns.
+  // One more is for the bias before gelu, which the kernel of gelu's derivative sums.
   CHECK((steady_step(4, 20).launches - steady_step(2, 20).launches) / 2 == 25);
   CHECK(two.allocations == 0);
   CHECK(four.allocations == 0);
@@ -606,7 +606,7 @@ TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a st
 }
 
 namespace {
-/// The value of f(x w + ...), and what cuBLASLt was asked to do for it.
+/// The value of f(x w + ...), and the calls of cuBLASLt for it.
 struct product_and_more {
   std::vector<float> values;
   long launches, products, with_epilogue, added;
@@ -655,7 +655,7 @@ TEST_CASE("cuda: bias, residual and gelu_tanh after a product are computed by cu
       }
     };
     compare(program_options<>(), tolerance, epilogues);
-    // The product is not rounded to bf16 in between.
+    // The intermediate product is not rounded to bf16.
     compare(program_options<dtype::bf16>(), narrow, has_f32_result ? epilogues : 0);
   };
   check([=](const device& on) { return product(on) + b(on); }, 1, 0);
@@ -663,12 +663,12 @@ TEST_CASE("cuda: bias, residual and gelu_tanh after a product are computed by cu
   check([=](const device& on) { return (b(on) + product(on)) + y(on); }, 1, 1);
   check([=](const device& on) { return gelu_tanh(product(on) + b(on)); }, 1, 0);
   check([=](const device& on) { return gelu_tanh(product(on)); }, 1, 0);
-  // The left operand, which nobody else reads, must not give its memory to the result.
+  // The result must not take over the memory of the left operand, although nothing else reads it.
   const auto v = [](const device& on) { return randn<float>(extents<dyn, dyn>{6, 6}, {.seed = 7}, on); };
   check([=](const device& on) {
     return matmul(matmul(tanh(x(on)), transpose(w(on))) + b(on), v(on));
   }, 1, 0, 1e-5f, 0.2f, false);
-  // Not what cuBLASLt computes:
+  // cuBLASLt cannot compute these:
   check([=](const device& on) { return gelu(product(on) + b(on)); }, 0, 0);
   check([=](const device& on) { return product(on) * b(on); }, 0, 0);
   check([=](const device& on) {
@@ -680,7 +680,7 @@ TEST_CASE("cuda: bias, residual and gelu_tanh after a product are computed by cu
   check([=](const device& on) { return let(product(on), [&](auto p) { return p + p + b(on); }); }, 0, 0);
   check([=](const device& on) { return let(product(on), [](auto p) { return gelu_tanh(p + p); }); }, 0, 0,
         1e-5f);
-  // The product is read again, as a row of itself or by a later kernel.
+  // The product is read again, by a row of itself or a later kernel.
   check([=](const device& on) {
     return let(matmul(v(on), v(on)), [](auto p) { return p + slice<0, 0, 1>(p); });
   }, 0, 0, 1e-5f, 0.2f);
@@ -709,7 +709,7 @@ TEST_CASE("cuda: bias gradients are computed by cuBLASLt with the gradients of w
     context c(on);
     const auto seed = eval(randn<float>(extents<dyn, dyn>{40, 5}, {.seed = 4}, on) * 0.01f, c);
     std::vector<float> all;
-    for (int round = 0; round < 2; ++round) {  // the second adds to the gradients of the first
+    for (int round = 0; round < 2; ++round) {  // the second round adds to the gradients of the first
       tape steps(c);
       steps.backward(steps.eval(layer(x)), seed);  // which no kernel computes that could sum its columns
     }
@@ -758,7 +758,7 @@ TEST_CASE("cuda: TF32 is used where it was asked for, for f32 alone") {
 
 TEST_CASE("cuda: the norm that the device computes has the bits of the host's, and waits when it is read") {
   const device d = nvidia();
-  // Gradients whose squares are far apart, subnormal, zero, infinite, and not a number.
+  // Gradients whose squares differ widely, are subnormal, zero, infinite, or NaN.
   for (const float special : {1.f, 0.f, 1e-30f, 1e-42f, 3e38f, INFINITY, NAN}) {
     CAPTURE(special);
     const auto measured_on = [&](const device& where, double clip) {
@@ -835,7 +835,7 @@ TEST_CASE("cuda: uploads are not waited for, and the host may change what was up
   CHECK(fake_cuda::calls("cuStreamSynchronize") == before);
   CHECK(sum.to_vector() == std::vector<float>(1000, 4950));
   CHECK(fake_cuda::calls("cuStreamSynchronize") == before + 1);
-  for (int i = 0; i < 2500; ++i) upload(1);  // more than the staging memory holds
+  for (int i = 0; i < 2500; ++i) upload(1);  // more than fits in staging memory
   CHECK(sum.to_vector() == std::vector<float>(1000, 7450));
   CHECK(fake_cuda::calls("cuStreamSynchronize") <= before + 5);
   const std::vector<float> large(std::size_t{3} << 19, 5);  // at once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors in the memory of a tested device, for tests that call the device itself.
+// Tensors in the memory of a tested device, for tests that call the device directly.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace weft::test {
 
-/// The device that WEFT_TEST_DEVICE names, or opencl; null where the machine has no such device.
+/// The device that WEFT_TEST_DEVICE names, by default opencl; null if the machine has no such device.
 inline const device* tested_device() {
   static const device* found = []() -> const device* {
     const char* name = std::getenv("WEFT_TEST_DEVICE");
@@ -28,7 +28,7 @@ inline const device* tested_device() {
   return found;
 }
 
-/// Memory of the device with these elements.
+/// Device memory with these elements.
 template <class T>
 buffer sent(const device& d, const std::vector<T>& elements) {
   buffer b = d.allocate(std::max<std::size_t>(elements.size() * sizeof(T), 1));
@@ -36,7 +36,7 @@ buffer sent(const device& d, const std::vector<T>& elements) {
   return b;
 }
 
-/// Row-major elements at the beginning of this memory.
+/// The row-major elements at the beginning of the memory.
 inline strided view(const buffer& b, dtype type, shape extents) {
   strided s;
   s.pointer = b.data();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks with a fake GPU each, over NCCL; and a communicator that carries out operations with elements in
-// memory of the host in memory of the rank's device.
+// Ranks with a fake GPU each, over NCCL; and a communicator that moves operations on host memory to the
+// memory of the rank's device.
 #pragma once
 
 #include <weft/comm/threads.hpp>
@@ -10,7 +10,7 @@ namespace device_ranks {
 
 using namespace weft;
 
-/// Copies of operands on the device are made by kernels that are still queued when the operation is posted.
+/// Kernels copy the operands to the device; they are still queued when the operation is posted.
 class on_device : public communicator {
  public:
   on_device(communicator& over, device where) : over_(&over), where_(std::move(where)) {}
@@ -59,7 +59,7 @@ class on_device : public communicator {
     void wait(std::chrono::milliseconds limit) override {
       try {
         work_.wait(limit);
-      } catch (const error&) {  // failure() says it
+      } catch (const error&) {  // failure() reports it
       }
       finish();
     }
@@ -99,7 +99,7 @@ class on_device : public communicator {
   device where_;
 };
 
-/// f(ranks, host, where) on n ranks, the threads of this process, with device r for rank r.
+/// Calls f(ranks, host, where) on n ranks, which are threads of this process; rank r has device r.
 template <class F>
 void run(int n, F f, const nccl_options& o = {}) {
   run_ranks(n, [&](communicator& host) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// cuBLASLt for the fake driver, as libcublasLt.so.13: column-major products in plain loops. It notes what was
-// asked of its algorithms, and finds none where it is told to.
+// cuBLASLt for the fake driver, as libcublasLt.so.13: column-major products in plain loops. It records
+// requests for algorithms, and finds none if told so.
 #include <cublasLt.h>
 #include <cuda.h>
 
@@ -17,7 +17,7 @@ struct fake_product {
   cudaDataType_t scale;
   std::int32_t transposed[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  void* bias = nullptr;  // or where sums go
+  void* bias = nullptr;  // or the destination of sums
   cudaDataType_t bias_type = CUDA_R_32F;
 };
 struct fake_matrix {
@@ -40,7 +40,7 @@ T* real(Opaque* opaque) {
   return reinterpret_cast<T*>(opaque);
 }
 
-/// What descriptors and layouts are to users of the library: made here, counted, and destroyed.
+/// Descriptors and layouts, which are opaque to users of the library: created here, counted, and destroyed.
 template <class T, class Opaque, class... Arguments>
 cublasStatus_t made(Opaque* to, Arguments... arguments) {
   const std::lock_guard lock(state);
@@ -91,7 +91,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   CUcontext context = nullptr;
   cuCtxGetCurrent(&context);
   if (!context) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = reinterpret_cast<cublasLtHandle_t>(context);  // what it was made in
+  *handle = reinterpret_cast<cublasLtHandle_t>(context);  // the context it was created in
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
@@ -171,7 +171,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const bool has_epilogue = asked.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   const bool has_vector = has_epilogue && asked.epilogue != CUBLASLT_EPILOGUE_GELU;
   if ((has_vector && asked.bias_type != type) || (asked.scale == CUDA_R_64F) != (type == CUDA_R_64F))
-    return CUBLAS_STATUS_INVALID_VALUE;  // vectors have the type of the result, and so have factors of f64
+    return CUBLAS_STATUS_INVALID_VALUE;  // vectors have the type of the result, and so do factors in f64
   const bool refuses = noted.answer == 1 || noted.answer == 2 || (noted.answer == 3 && has_epilogue);
   noted.compute = real<fake_product>(product)->compute;
   noted.schemes = real<fake_preference>(wish)->schemes;

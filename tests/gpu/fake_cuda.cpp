@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A CUDA driver with two devices, or as many as FAKE_CUDA_DEVICES says, that computes on the CPU: for tests,
-// as libcuda.so.1. FAKE_CUDA_VERSION is the version that it supports; FAKE_CUDA_PEERS=0: no device can access
-// the memory of another one. It counts calls, fails where it is told to, and notes what is done against the
-// driver's rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read
-// after it was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared
-// object (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in
-// instructions that all of its lanes execute. Copies to shared memory happen when they are awaited.
+// A fake CUDA driver for tests, as libcuda.so.1, that computes on the CPU. It has two devices, or
+// FAKE_CUDA_DEVICES. FAKE_CUDA_VERSION is the version that it supports; with FAKE_CUDA_PEERS=0, no device can
+// access another one's memory. It counts calls, fails on request, and records violations of the driver's
+// rules. Memory ends at an unreadable page, initially holds NaN, and cannot be read after it was freed. Work
+// queued on streams runs as late as possible (fake_queue.hpp). A kernel is a shared object (fake_nvrtc.cpp);
+// its threads are fibers, which meet at barriers of their group and in instructions that all lanes of a warp
+// execute. Copies to shared memory happen when they are awaited.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -34,7 +34,7 @@ struct CUctx_st {
   int device;
   int holders = 0;
 };
-/// What was captured, in its order.
+/// The captured calls, in order.
 struct CUgraph_st {
   std::deque<fake_cuda::queued_work> work{};
 };
@@ -48,12 +48,12 @@ struct CUstream_st {
   long begun = 0, over = 0;
   bool runs = false, is_destroyed = false;
   CUgraph captured = nullptr;  // while it is captured
-  bool is_broken = false;      // a call was made that a capture does not allow
+  bool is_broken = false;      // a call that a capture does not allow was made
 };
 struct CUevent_st {
   CUcontext context;
-  fake_cuda::position at{nullptr, 0};  // nothing was recorded
-  long tried = -1;                     // the state of all streams in which it was not over
+  fake_cuda::position at{nullptr, 0};  // nothing recorded
+  long tried = -1;                     // the state of all streams in which it was last found unfinished
 };
 struct CUfunc_st {
   void (*entry)(void** arguments) = nullptr;
@@ -96,17 +96,17 @@ int capability() {
   const char* const set = std::getenv("FAKE_CUDA_CAPABILITY");
   return set ? std::atoi(set) : 9;
 }
-/// Bytes of a group: the least of what devices of the capability have.
+/// Bytes of shared memory per group: the smallest limit of any device of the capability.
 int most_shared() { return capability() == 9 ? 227 << 10 : 99 << 10; }
 CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
-std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
+std::vector<std::unique_ptr<CUstream_st>> all_streams;  // including destroyed streams, to which events refer
 std::map<CUdeviceptr, block> memory;
-std::map<const char*, std::size_t> host_memory;  // which the device reads when a copy runs, not before
+std::map<const char*, std::size_t> host_memory;  // pinned: the device reads it only when a copy runs
 long streams = 0, modules = 0, events = 0, graphs = 0, changes = 0;
 thread_local CUcontext current = nullptr;
-thread_local CUstream capturing = nullptr;  // by this thread
+thread_local CUstream capturing = nullptr;  // the stream that this thread captures
 
-/// What no test asked about fails the program.
+/// Misuse that no test has queried fails the program.
 struct at_end {
   ~at_end() {
     if (misuse.empty()) return;
@@ -117,7 +117,7 @@ struct at_end {
 
 void note(const std::string& what) { misuse += what + "\n"; }
 
-/// Counts a call; its result if it ends here.
+/// Counts a call; returns its result if it ends here.
 CUresult enter(const char* name, bool in_context = true) {
   ++calls[name];
   failure& f = failures[name];
@@ -131,7 +131,7 @@ CUresult enter(const char* name, bool in_context = true) {
   }
   return CUDA_SUCCESS;
 }
-/// Calls that are not allowed while this thread captures a stream, which they end.
+/// Called by functions that are not allowed while this thread captures a stream; they end the capture.
 CUresult outside_capture(const char* name) {
   if (!capturing) return CUDA_SUCCESS;
   capturing->is_broken = true;
@@ -158,8 +158,8 @@ int device_count() {
   return set ? std::clamp(std::atoi(set), 1, most_devices) : 2;
 }
 
-/// Runs what is queued up to these positions, and what it waits for, as far as possible; whether all of it is
-/// over.
+/// Runs the work queued up to these positions, and the work that it waits for, as far as possible; returns
+/// whether all of it is done.
 bool run_up_to(const std::vector<fake_cuda::position>& ends) {
   std::map<CUstream, long> wanted;
   bool moves = true;
@@ -197,7 +197,7 @@ std::vector<fake_cuda::position> ends_in(CUcontext context) {
   return ends;
 }
 
-/// The items of one group at a time. Only one thread runs kernels.
+/// The threads ("items") of the one group that runs. Only one host thread runs kernels.
 struct group_of_items {
   struct copy {
     void* to;
@@ -208,10 +208,10 @@ struct group_of_items {
   struct fiber {
     ucontext_t at;
     state is = state::runs;
-    const void* site = nullptr;  // in_warp: of which instruction, its operands, and what computes it
+    const void* site = nullptr;  // in_warp: the instruction; then its operands, and its function
     void* own = nullptr;
     void (*together)(void** lanes) = nullptr;
-    std::deque<std::vector<copy>> copies{};  // groups of them; the last one is not committed
+    std::deque<std::vector<copy>> copies{};  // groups; the last is not committed
     std::unique_ptr<char[]> stack{new char[stack_bytes]};
   };
   static constexpr std::size_t stack_bytes = 256 << 10;
@@ -231,14 +231,14 @@ struct group_of_items {
   static void end_of_copies();
   static void await_copies(unsigned left);
 
-  /// What `f` says of the numbers from first to last - 1, in the order of this group, until it is false.
+  /// Calls f(i) for i from first to last - 1, in this group's order, until it returns false.
   template <class F>
   bool in_order(unsigned first, unsigned last, F f) {
     for (unsigned i = first; i < last; ++i)
       if (!f(backward ? last - 1 - (i - first) : i)) return false;
     return true;
   }
-  /// Runs the items of a warp up to a barrier or their ends.
+  /// Runs the items of a warp up to a barrier or to their ends.
   bool run_warp(unsigned first, unsigned last) {
     for (;;) {
       in_order(first, last, [&](unsigned i) {
@@ -263,7 +263,7 @@ struct group_of_items {
       for (unsigned i = first; i < last; ++i) fibers[i].is = state::runs;
     }
   }
-  /// Runs the items of a group; false if some wait for others that do not come.
+  /// Runs the items of a group; false if some wait for others that never arrive.
   bool run(unsigned count) {
     items = count;
     while (fibers.size() < items) fibers.emplace_back();
@@ -300,7 +300,8 @@ void group_of_items::start() {
     note("cuLaunchKernel: an item ends before its copies");
   group.running->is = state::is_done;
 }
-/// The next lane of the warp runs, if it can: half of the switches of one by way of the scheduler.
+/// Switches directly to the next lane of the warp, if it can run: half as many switches as through the
+/// scheduler.
 void group_of_items::wait(state why) {
   fiber* const own = group.running;
   own->is = why;
@@ -325,7 +326,7 @@ void group_of_items::begin_copy(void* to, const void* from, unsigned there, unsi
   group.running->copies.back().push_back({to, from, there, bytes});
 }
 void group_of_items::end_of_copies() { group.running->copies.emplace_back(); }
-/// Copies are made as late as they may.
+/// Copies happen as late as possible.
 void group_of_items::await_copies(unsigned left) {
   for (auto& copies = group.running->copies; copies.size() > left + 1; copies.pop_front())
     for (const copy& c : copies.front()) {
@@ -334,7 +335,7 @@ void group_of_items::await_copies(unsigned left) {
     }
 }
 
-/// Memory that a group shares, which ends where a page ends that cannot be read.
+/// The shared memory of a group, which ends at an unreadable page.
 struct group_memory {
   static constexpr std::size_t page = 4096;
   std::size_t bytes, used = (bytes + page - 1) / page * page;
@@ -731,7 +732,7 @@ CUresult cuModuleUnload(CUmodule module) {
   if (const CUresult r = belongs("cuModuleUnload", module->context)) return r;
   run_up_to(ends_in(current));
   dlclose(module->library);
-  close(module->file);  // not before: the loader knows libraries by their names
+  close(module->file);  // only now, as the loader identifies libraries by name
   delete module;
   --modules;
   return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a test asks of the fake driver, which it finds in libcuda.so.1 as weft does.
+// The interface of tests to the fake driver, which they find in libcuda.so.1, like weft.
 #pragma once
 
 #include <cuda.h>
@@ -22,38 +22,38 @@ Function* function(const char* library, const char* name) {
 inline void fail(const char* name, int code, int times) {
   function<void(const char*, int, int)>("libcuda.so.1", "fake_cuda_fail")(name, code, times);
 }
-/// How often `name` was called.
+/// The number of calls of `name`.
 inline long calls(const char* name) {
   return function<long(const char*)>("libcuda.so.1", "fake_cuda_calls")(name);
 }
-/// What was done against the driver's rules since the last question, a line each; calls in another context
-/// than that of their memory, stream or kernel above all.
+/// Violations of the driver's rules since the last call of this, one per line; above all, calls in a context
+/// other than that of their memory, stream or kernel.
 inline std::string misuse() { return function<const char*()>("libcuda.so.1", "fake_cuda_misuse")(); }
-/// Contexts, streams, modules and blocks of memory of devices and for them that are there.
+/// The number of existing contexts, streams, modules, and blocks of device and pinned memory.
 inline long held() { return function<long()>("libcuda.so.1", "fake_cuda_held")(); }
 
-/// The devices that may access mapped memory, as bits.
+/// The devices that may access mapped memory, as a bit set.
 inline unsigned access_of(const void* memory) {
   return function<unsigned(const void*)>("libcuda.so.1", "fake_pages_access")(memory);
 }
-/// For what the compiler was last asked to compile.
+/// The architecture of the compiler's last target.
 inline std::string target() { return function<const char*()>("libnvrtc.so.13", "fake_nvrtc_target")(); }
 
-/// What the last question for an algorithm asked, and what to answer: as asked, 1: none found, 2: not
-/// supported, 3: none found for products with an epilogue.
+/// The last request for an algorithm, and the answer to give: 0: success, 1: none found, 2: not supported, 3:
+/// none found for products with an epilogue.
 struct products {
   unsigned schemes, alignment[4], compute;
   long questions, products, descriptors;
-  long with_epilogue, added;  // products with an epilogue; with a matrix added that is not the result
+  long with_epilogue, added;  // products with an epilogue; with an added matrix other than the result
   int answer;
 };
 inline products& products_of() {
   return *function<products*()>("libcublasLt.so.13", "fake_cublaslt_products")();
 }
 
-/// Among ranks over the fake NCCL: the next state of the communicator of the rank on this device is an error;
-/// what this device's rank calls never gets onto its stream; calls, or groups of them, that got there;
-/// communicators that are there.
+/// For ranks over the fake NCCL: makes the next state of the communicator of this device's rank an error;
+/// keeps the calls of this device's rank from being launched; the number of launched calls, or groups of
+/// calls; the number of existing communicators.
 inline void fail_nccl(CUcontext of, int error) {
   function<void(CUcontext, int)>("libnccl.so.2", "fake_nccl_fail")(of, error);
 }

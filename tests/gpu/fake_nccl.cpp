@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // NCCL for the fake driver, as libnccl.so.2: ranks are threads of one process, each with a device. Calls
-// become work on lazy streams, some polls of the communicator's state after they were made. It notes calls
-// against NCCL's rules, buffers that are not memory of the rank's device, and sides that do not fit; and
-// fails, or keeps the work of a device from beginning, where it is told to.
+// become work on lazy streams after a few polls of the communicator's state. It records calls that violate
+// NCCL's rules, buffers that are not memory of the rank's device, and mismatched calls of ranks. On request
+// it fails, or keeps the work of a device from starting.
 #include <cuda.h>
 
 #include <algorithm>
@@ -47,11 +47,11 @@ struct call {
   std::size_t count;
   int type, op, peer;
   bool is_over = false, is_there = false;
-  long number = 0;  // among the collectives of the communicator
+  long number = 0;  // counts the communicator's collectives
 };
 
 struct comm;
-/// The calls of a group, which are one piece of work.
+/// The calls of a group, which form one piece of work.
 struct batch {
   comm* of;
   CUstream stream;
@@ -71,7 +71,7 @@ struct comm {
   CUcontext context;
   int polls = 0;  // until the last call is on the stream
   std::shared_ptr<batch> launching{};
-  std::vector<fake_cuda::position> ends{};  // of what was launched
+  std::vector<fake_cuda::position> ends{};  // of launched work
   long collectives = 0;
   int error = success;
   bool is_aborted = false, is_finalized = false;
@@ -114,7 +114,7 @@ struct bf16 {
   }
 };
 
-/// The reduction of elements i of all ranks, begun at a rank that depends on i, as around a ring.
+/// Reduces element i of all ranks, starting at a rank that depends on i, as in a ring.
 template <class T>
 T reduced(const std::map<int, call*>& ranks, std::size_t i, int op) {
   const auto n = static_cast<int>(ranks.size());
@@ -208,7 +208,7 @@ void meet(clique& of, int rank, const std::shared_ptr<call>& c) {
   of.collectives.erase(c->number);
 }
 
-/// Whether a batch is over; makes its calls known to the other ranks at first.
+/// Whether a batch is done; the first call announces its calls to the other ranks.
 bool run(batch& b) {
   if (b.of->is_aborted) return true;
   for (const auto& c : b.calls)
@@ -267,12 +267,12 @@ int add(comm* c, CUstream stream, call made, std::size_t in_bytes, std::size_t o
 
 extern "C" {
 
-/// The next state of a communicator on the device of this context is this error.
+/// Makes the next state of a communicator on the device of this context this error.
 void fake_nccl_fail(CUcontext device, int error) {
   const auto lock = locked();
   failing[device] = error;
 }
-/// Whether what this device's rank calls never gets onto its stream.
+/// Sets whether the calls of this device's rank are never launched.
 void fake_nccl_stall(CUcontext device, bool on) {
   const auto lock = locked();
   if (on) stalled.insert(device);
@@ -312,7 +312,7 @@ int ncclCommInitRankConfig(comm** to, int size, unique_id id, int rank, const co
   if (of->size != size || of->ranks.contains(rank) || rank >= size)
     return refuse("ranks do not fit into one communicator");
   for (const auto& [r, other] : of->ranks)
-    if (other->context == fake_cuda_current()) return invalid_usage;  // one device, two ranks
+    if (other->context == fake_cuda_current()) return invalid_usage;  // two ranks on one device
   all.push_back(std::make_unique<comm>(comm{of, rank, fake_cuda_current()}));
   *to = of->ranks[rank] = all.back().get();
   ++held;

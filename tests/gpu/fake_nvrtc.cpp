@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A compiler of CUDA C++ for the fake driver, as libnvrtc.so.13: the machine's own compiler, before the text
-// what CUDA gives every text, and PTX replaced by calls (fake_ptx.hpp). Machine code is "FAKECODE", a length,
-// and a shared object; so is what it gives as PTX. FAKE_NVRTC_ARCHITECTURES are those that it knows.
+// A CUDA C++ compiler for the fake driver, as libnvrtc.so.13. It uses the machine's own compiler, prepends
+// CUDA's built-in declarations to the text, and replaces PTX by calls (fake_ptx.hpp). Machine code, and also
+// the output as PTX, is "FAKECODE", a length, and a shared object. FAKE_NVRTC_ARCHITECTURES lists the
+// supported architectures.
 #include <nvrtc.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -89,7 +90,7 @@ std::map<std::string, std::pair<std::string, std::string>> known;  // code and l
 
 std::string target;  // of the last compilation
 
-/// The numbers of the architectures.
+/// The numbers of the supported architectures.
 std::vector<int> architectures() {
   const char* const set = std::getenv("FAKE_NVRTC_ARCHITECTURES");
   std::istringstream from(set ? set : "75 80 90 100 120");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A tool that NVTX loads as it loads a profiler: it keeps the ranges of all threads as text, a line for each,
-// indented by depth.
+// A tool that NVTX loads like a profiler: it keeps the ranges of all threads as text, one line each, indented
+// by depth.
 #include <mutex>
 #include <string>
 #include <utility>
@@ -22,14 +22,14 @@ int pop() { return --depth; }
 
 }  // namespace
 
-/// What has begun since the last call.
+/// The ranges that have begun since the last call.
 extern "C" const char* fake_nvtx_ranges() {
   static std::string last;
   const std::lock_guard lock(guard);
   last = std::exchange(all, {});
   return last.c_str();
 }
-/// Of this thread.
+/// The depth of this thread.
 extern "C" int fake_nvtx_depth() { return depth; }
 
 extern "C" int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The part of the fake driver that maps memory to reserved addresses. Addresses without memory cannot be
-// accessed; memory holds NaN at first. It notes sizes and addresses that are no multiples of the granularity,
-// memory that is mapped where memory is, or given back while work is queued, and what is left when addresses
-// are given back.
+// accessed; memory initially holds NaN. It records sizes and addresses that are not multiples of the
+// granularity, memory mapped over other memory or released while work is queued, and mappings that remain
+// when addresses are released.
 #include <cuda.h>
 #include <sys/mman.h>
 
@@ -21,7 +21,7 @@ constexpr std::size_t granularity = std::size_t{2} << 20;
 
 struct reservation {
   std::size_t bytes;
-  void* pages;  // with what is left out at both ends
+  void* pages;  // including the unused pages at both ends
   std::size_t page_bytes;
 };
 struct allocation {
@@ -33,7 +33,7 @@ struct mapping {
   std::size_t bytes;
   int device;
   CUmemGenericAllocationHandle memory;
-  unsigned accessible = 0;  // the devices that may access it, as bits
+  unsigned accessible = 0;  // the devices that may access it, as a bit set
 };
 
 std::map<CUdeviceptr, reservation> reservations;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // PTX for the compiler of the fake driver: each instruction in an asm statement becomes a call of a function
-// of its name, with its operands in their order, which computes what the PTX ISA says. An instruction that is
-// not here does not compile. Those of warps are computed when all 32 lanes have come to them (fake_cuda.cpp).
+// of the same name, with the operands in order, which computes the result that the PTX ISA specifies. An
+// instruction without a function does not compile. Warp instructions run when all 32 lanes have reached them
+// (fake_cuda.cpp).
 #pragma once
 
 #include <cctype>
@@ -231,7 +232,7 @@ static void ptx_cp_async_wait_group(int left) {
 }
 )";
 
-/// The parts of `text` between separators that are in no string and no parentheses.
+/// The parts of `text` between separators outside strings and parentheses.
 inline std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts(1);
   int depth = 0;
@@ -245,7 +246,7 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// What is between the quotes, one after the other.
+/// The concatenated text between quotes.
 inline std::string quoted_part(const std::string& text) {
   std::string all;
   bool quoted = false;
@@ -255,7 +256,7 @@ inline std::string quoted_part(const std::string& text) {
   return all;
 }
 
-/// A call for what is in the parentheses of an asm statement.
+/// The call that replaces an asm statement with these contents.
 inline std::string called(const std::string& statement) {
   const std::vector<std::string> parts = split(statement, ':');
   std::vector<std::string> operands;
@@ -263,9 +264,9 @@ inline std::string called(const std::string& statement) {
     for (const std::string& operand : split(parts[i], ','))
       if (const auto at = operand.find('('); at != operand.npos) operands.push_back(operand.substr(at));
   std::string instruction = quoted_part(parts[0]);
-  if (instruction.empty()) return "(void)0";  // which only says where its operands are needed
+  if (instruction.empty()) return "(void)0";  // it only orders accesses to its operands
   if (const auto at = instruction.find("wgmma.mma"); at != instruction.npos)
-    instruction = instruction.substr(at);  // without the predicate that it names, which is 1
+    instruction = instruction.substr(at);  // without the instructions that set its predicate to 1
   const std::size_t name_end = instruction.find_first_of(" ;");
   std::string call = "ptx_";
   for (char c : instruction.substr(0, name_end)) call += c == '.' || c == ':' ? '_' : c;
@@ -283,7 +284,7 @@ inline std::string called(const std::string& statement) {
   return call + ")";
 }
 
-/// CUDA C++ without asm statements, and with shared memory of the launch where the driver put it.
+/// Replaces the asm statements in CUDA C++, and places a launch's shared memory where the driver put it.
 inline std::string translated(std::string text) {
   for (const char* word : {"asm volatile(", "asm("})
     for (std::size_t at = 0; (at = text.find(word, at)) != text.npos;) {

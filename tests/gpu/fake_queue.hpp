@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What libraries beside the fake driver use of it: they queue work on streams, and ask about memory.
+// The interface of the fake driver for the other fake libraries: queueing work on streams, queries about
+// memory.
 //
-// Streams are lazy: what is queued runs when the host, or work that must come after it, waits for it or asks
-// whether it is over, and no earlier. So what forgets to wait finds what was there before.
+// Streams are lazy: queued work runs only when the host, or later work that depends on it, waits for it or
+// asks whether it is done. Code that forgets to wait therefore reads old values.
 #pragma once
 
 #include <cuda.h>
@@ -19,8 +20,8 @@ namespace fake_cuda {
 using position = std::pair<CUstream, long>;
 
 struct queued_work {
-  std::function<bool()> run;                      // true if it is over; false: try again later
-  std::function<std::vector<position>()> awaits;  // what has to run first; null: nothing
+  std::function<bool()> run;                      // true if it is done; false: try again later
+  std::function<std::vector<position>()> awaits;  // the work that has to run first; null: none
 };
 
 }  // namespace fake_cuda
@@ -28,26 +29,26 @@ struct queued_work {
 extern "C" {
 /// Queues work; its stream's context must be current.
 CUresult fake_cuda_queue(CUstream stream, fake_cuda::queued_work work);
-/// Where a stream ends now.
+/// The current end of a stream.
 long fake_cuda_end_of(CUstream stream);
-/// Whether these bytes are memory of the device of this context.
+/// Whether these bytes are in the memory of this context's device.
 bool fake_cuda_holds(CUcontext context, const void* memory, std::size_t bytes);
 CUcontext fake_cuda_context_of(CUstream stream);
-/// Counts a call; its result if it fails or no context is current.
+/// Counts a call; returns its error if it fails or no context is current.
 CUresult fake_cuda_enter(const char* name);
-/// Whether all that was queued on the streams of a context is over.
+/// Whether all work queued on the streams of a context is done.
 bool fake_cuda_is_idle(CUcontext context);
-/// Of memory that is mapped (fake_pages.cpp): whether these bytes are, in this context; what is held of it,
-/// in objects and in bytes.
+/// Mapped memory (fake_pages.cpp): whether these bytes are mapped in this context; how much is held, in
+/// objects and in bytes.
 bool fake_pages_hold(CUcontext context, CUdeviceptr address, std::size_t bytes);
 long fake_pages_held();
 std::size_t fake_pages_bytes();
-/// The number of the device of a context.
+/// The device number of a context.
 int fake_cuda_device_of(CUcontext context);
 CUcontext fake_cuda_current();
 void fake_cuda_note(const char* misuse);
-/// Wakes those who wait for streams: something that work waits for has changed.
+/// Wakes threads that wait for streams, because a condition that work waits for has changed.
 void fake_cuda_changed();
-/// Protects all of the above, and is held when work runs.
+/// Protects all of the above; it is held while work runs.
 std::recursive_mutex& fake_cuda_state();
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a kernel asks of the fake driver beside barriers: a struct that both declare, the kernel in its text.
+// The services of the fake driver for a kernel, apart from barriers: a struct that both declare, the kernel
+// in its text.
 #pragma once
 
 #define FAKE_WARP_WORDS                                                                           \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training steps that are recorded as CUDA graphs, on the fake driver: it captures calls, refuses those that
-// a capture does not allow, and executes them again.
+// Training steps recorded as CUDA graphs, on the fake driver, which captures calls, refuses those that a
+// capture does not allow, and replays them.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -64,11 +64,12 @@ long launches() {
 }
 
 struct run_of_steps {
-  std::vector<double> numbers;  // losses, norms, and then the parameters
-  std::vector<long> launches, graphs, waits, allocations;  // of each step
+  std::vector<double> numbers;  // losses, norms, then the parameters
+  std::vector<long> launches, graphs, waits, allocations;  // per step
 };
-/// Steps with other batches, of two lengths, other random numbers and other rates each; between them the
-/// model is evaluated on a batch that needs more memory, and others get what it has left.
+/// Takes steps with different batches of two lengths, different random numbers and learning rates. Between
+/// them the model is evaluated on a batch that needs more memory, and other allocations take the memory it
+/// leaves.
 template <class... Choices, class Optimizer>
 run_of_steps trained(bool graph, Optimizer optimizer, index_t micro_batches, int steps = 8,
                      int recompute_programs = 0) {
@@ -111,7 +112,7 @@ run_of_steps trained(bool graph, Optimizer optimizer, index_t micro_batches, int
   return all;
 }
 
-/// The message of what `f` throws.
+/// The message of the exception that `f` throws.
 template <class Error, class F>
 std::string message_of(F f) {
   try {
@@ -144,12 +145,12 @@ TEST_CASE("graphs: steps that are recorded have the bits of those that are not")
   {
     const run_of_steps with = trained(true, adamw{}, 1), without = trained(false, adamw{}, 1);
     CHECK(with.numbers == without.numbers);
-    CHECK(with.graphs == std::vector<long>{0, 1, 1, 0, 1, 1, 1, 1});  // one of two lengths
+    CHECK(with.graphs == std::vector<long>{0, 1, 1, 0, 1, 1, 1, 1});  // one per length
     for (const std::size_t s : {2u, 4u, 5u, 6u}) {
       CHECK(with.launches[s] == 3);  // tokens, labels, the update of all parameters
       CHECK(without.launches[s] > 60);
       CHECK(with.waits[s] == 1);
-      if (s < 5) CHECK(with.allocations[s] == 0);  // then others have taken what was cached
+      if (s < 5) CHECK(with.allocations[s] == 0);  // later, other allocations have taken the cached memory
     }
   }
   CHECK(fake_cuda::held() == held);
@@ -405,7 +406,7 @@ TEST_CASE("graphs: a step is recorded in the memory of the step before, whatever
 }
 
 namespace {
-/// Whether a step of so many rows was a recorded one.
+/// Whether a step of this many rows was a replayed recording.
 template <class Run>
 bool is_replayed(small_run& r, Run& run, index_t rows) {
   const long graphs = fake_cuda::calls("cuGraphLaunch");
@@ -428,7 +429,7 @@ TEST_CASE("graphs: a step whose memory went to others is executed once more befo
   CHECK_FALSE(is_replayed(r, run, 4));
   CHECK(is_replayed(r, run, 4));
   fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 2);
-  const buffer larger = r.d.allocate(2 << 20);  // what is recorded keeps its memory
+  const buffer larger = r.d.allocate(2 << 20);  // recordings keep their memory
   CHECK(is_replayed(r, run, 4));
   CHECK(fake_cuda::misuse() == "");
 }
@@ -502,7 +503,7 @@ TEST_CASE("graphs: memory neither goes back nor is mapped while work is recorded
 }
 
 namespace {
-/// A queue that never comes to the end of what it does, and counts who asks while work is recorded.
+/// A queue whose work never ends, and which counts the queries made while work is recorded.
 struct busy_queue : queue_use {
   device where;
   long asked = 0;

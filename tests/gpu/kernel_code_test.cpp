@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What NVRTC makes of fused kernels, copies, sums by index and products: memory is accessed 16 bytes at a
-// time where sizes and strides allow it, inner loops have no 64-bit division, nothing is spilled. Needs no
-// GPU, and no stand-in.
+// NVRTC's code for fused kernels, copies, sums by index and matrix products: memory is accessed 16 bytes at a
+// time if sizes and strides allow it, inner loops have no 64-bit division, no register is spilled. Needs no
+// GPU and no fake driver.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ const std::optional<test::reporting_compiler>& compiler() {
   return found;
 }
 
-/// The sources of what f(device, context) launches.
+/// The sources of the kernels that f(device, context) launches.
 template <class F>
 std::vector<std::string> sources_of(F f, bool jointly = false) {
   const auto keeps = std::make_shared<test::sources_only>();
@@ -36,7 +36,7 @@ std::vector<std::string> sources_of(F f, bool jointly = false) {
   return keeps->sources;
 }
 
-/// What every kernel must be, for each architecture; then expect(facts).
+/// Checks what every kernel must fulfill, for each architecture, then calls expect(facts).
 template <class F>
 void check_code(const std::vector<std::string>& sources, F expect) {
   if (!compiler()) return;
@@ -61,7 +61,7 @@ constexpr const char *wide_load = "ld\\.global(\\.nc)?\\.v4\\.[bfu]32",
                      *wide_store = "st\\.global\\.v4\\.[bfu]32", *load = "ld\\.global",
                      *short_division = "(div|rem)\\.[su]32", *long_division = "(div|rem)\\.[su]64";
 
-/// f(device) is evaluated by kernels that read and write 16 bytes at a time, and divide nothing.
+/// Checks that the kernels of f(device) read and write 16 bytes at a time, without integer divisions.
 template <class F>
 void check_wide(F f) {
   check_code(sources_of([&](const device& d, context& c) { (void)eval(f(d), c); }), [=](const auto& facts) {

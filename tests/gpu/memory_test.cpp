@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The allocator on the fake driver: streams beside that of the device, pages that are mapped, errors.
+// The allocator on the fake driver: streams other than the device's, mapped pages, errors.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -110,7 +110,7 @@ TEST_CASE("memory: segments expand by pages that the driver maps, and go back") 
     buffer last;
     for (std::size_t m = 4; m <= 64; m += 4) {
       last = on.where.allocate(m * mebibyte);
-      on.where->fill_zero(last.data(), m * mebibyte);  // also where two pages meet
+      on.where->fill_zero(last.data(), m * mebibyte);  // also across the border of two pages
     }
     CHECK(memory.figures().peak_reserved == 180 * mebibyte);
     last = {};
@@ -134,7 +134,7 @@ TEST_CASE("memory: other devices may access what is mapped, if they can") {
       gpu_with_streams on({.expandable_segments = true});
       const buffer b = on.where.allocate(30 * mebibyte);
       for (const std::size_t at : {std::size_t{0}, 25 * mebibyte})
-        CHECK(fake_cuda::access_of(static_cast<char*>(b.data()) + at) == (can ? 3 : 1));  // of two devices
+        CHECK(fake_cuda::access_of(static_cast<char*>(b.data()) + at) == (can ? 3 : 1));  // for two devices
     }
     unsetenv("FAKE_CUDA_PEERS");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Models divided among ranks with a device of CUDA each, over NCCL, on a driver and a NCCL that are fakes:
-// layers, positions, experts and stages give what one rank on the CPU computes.
+// Models sharded over ranks with a CUDA device each, over NCCL, on a fake driver and a fake NCCL: with
+// layers, positions, experts and stages, the results equal those of one rank on the CPU.
 #include <weft/parallel/context_pipeline.hpp>
 #include <weft/parallel/expert_parallel.hpp>
 
@@ -13,8 +13,8 @@ using namespace divided_positions;
 
 namespace {
 
-/// Losses, norms and parameters of ranks over NCCL are those of one rank on the CPU; each of the meshes is of
-/// the axes.
+/// Checks that losses, norms and parameters of ranks over NCCL equal those of one rank on the CPU, for each
+/// of the meshes, which have the given axes.
 template <class Model, class... Axes>
 void trains_as_on_the_cpu(const gpt2::config& c, std::initializer_list<mesh_sizes> meshes) {
   constexpr int batches = 4;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks over NCCL, on a driver and a NCCL that are fakes (fake_cuda.cpp, fake_nccl.cpp).
+// Ranks over NCCL, on a fake driver and a fake NCCL (fake_cuda.cpp, fake_nccl.cpp).
 #include "../unit/comm/contract.hpp"
 
 #include <atomic>
@@ -17,7 +17,7 @@ using contract::failure, contract::has;
 
 namespace {
 
-/// The driver's context of a device: that of the primary one.
+/// The driver's primary context of a device.
 CUcontext context_of(int ordinal) {
   const auto retain =
       fake_cuda::function<CUresult(CUcontext*, CUdevice)>("libcuda.so.1", "cuDevicePrimaryCtxRetain");
@@ -29,7 +29,7 @@ CUcontext context_of(int ordinal) {
   return c;
 }
 
-/// What ranks throw, by rank.
+/// The messages of the exceptions that ranks throw, by rank.
 template <class F>
 std::vector<std::string> failures(int n, F f, const nccl_options& o = {}) {
   std::vector<std::string> texts(static_cast<std::size_t>(n));
@@ -48,7 +48,7 @@ struct classifier {
   linear<5, 3> output;
   auto operator()(expression auto x) const { return output(relu(hidden(x))); }
 };
-/// Losses of some steps on this rank, its share of a batch, and then all parameters.
+/// The losses of four steps on this rank, with its share of a batch.
 template <class Plan>
 std::vector<float> trained(communicator& ranks, const device_options& o) {
   classifier model;
@@ -71,7 +71,8 @@ std::vector<float> trained(communicator& ranks, const device_options& o) {
   }
   return all;
 }
-/// The same on two ranks, one after the other, with devices and communicators as `make` says.
+/// The same on two ranks, rank 0's losses first; with(host, f) calls f with the communicator and device
+/// options.
 template <class Plan, class F>
 std::vector<float> trained_on_two(F with) {
   std::vector<float> losses[2];
@@ -83,7 +84,7 @@ std::vector<float> trained_on_two(F with) {
   losses[0].insert(losses[0].end(), losses[1].begin(), losses[1].end());
   return losses[0];
 }
-/// Over NCCL; the losses of both ranks.
+/// Checks the losses of both ranks over NCCL.
 template <class Strategy>
 void check_training() {
   using on_gpu = policy<on<cuda>, precision::f32, Strategy>;
@@ -97,7 +98,7 @@ void check_training() {
     f(over, {.device = ranks.rank()});
   });
   CHECK(fake_cuda::launched_by_nccl() > before);
-  CHECK(by_nccl == by_host);  // the same bits
+  CHECK(by_nccl == by_host);  // bitwise identical
   REQUIRE(expected.size() == by_nccl.size());
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(by_nccl[i] - expected[i]) <= 1e-5f);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks over NCCL on the GPUs of this machine: a world of one, and where there are several GPUs, one rank for
-// each. Says what is wrong; exit code 3 if there is no GPU or no NCCL.
+// Ranks over NCCL on the GPUs of this machine: a world of one rank and, with several GPUs, one rank per GPU.
+// Prints errors; exit code 3 without a GPU or NCCL.
 #include <cstdio>
 
 #include <weft/comm/self.hpp>
@@ -19,7 +19,7 @@ void check(bool good, const char* what, communicator& ranks) {
   std::printf("rank %d of %d: %s: wrong\n", ranks.rank(), ranks.size(), what);
 }
 
-/// Element i of rank r; sums of a few ranks are exact.
+/// Element i of rank r; sums over a few ranks are exact.
 float value(int r, index_t i) { return static_cast<float>((7 * r + 3 * i) % 11); }
 
 template <class T>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Named ranges, as a profiler gets them through NVTX, and as a sink of the program's own does.
+// Named ranges, as received by a profiler through NVTX and by a custom sink.
 #include <doctest/doctest.h>
 
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ struct classifier {
   auto operator()(expression auto x) const { return output(relu(hidden(x))); }
 };
 
-/// Text as the tool writes it.
+/// Text in the format of the tool.
 class text_sink final : public range_sink {
  public:
   void begin(const char* name, std::int64_t) noexcept override {
@@ -44,7 +44,7 @@ class text_sink final : public range_sink {
   std::size_t depth = 0;
 };
 
-/// Steps of a rank, with a range of the program's own.
+/// Steps of a rank, with a custom range.
 void train(const device& d, communicator& ranks) {
   classifier model = create<classifier>(d);
   sgd optimizer{.lr = 0.1};
@@ -60,7 +60,7 @@ const std::string alone =
     "batch 0\n step\n  forward\n  backward\n  gradient norm\n  optimizer step\n"
     "batch 1\n step\n  forward\n  backward\n  gradient norm\n  optimizer step\n";
 
-/// The lines of `text` that begin with one of these words behind their spaces.
+/// The lines of `text` that begin, after spaces, with one of these words.
 std::string lines(const std::string& text, std::initializer_list<std::string_view> words) {
   std::string found;
   for (std::size_t at = 0; at < text.size();) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What tests/gpu.sh packs starts on a machine that has a C library and bash, and says that there is no GPU; and all of the
-# script runs, on the driver that computes on the CPU. Needs root and debootstrap.
+# The package of tests/gpu.sh starts on a machine that has only a C library and bash, and reports that there is no GPU. The whole
+# script also runs on the fake driver, which computes on the CPU. Needs root and debootstrap.
 #
 #   pack.sh FAKES FOLDER              FAKES: the folder of the fake driver, compiler and cuBLASLt
 set -euo pipefail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The words of tensor cores as the stand-in computes them, against the tables of the PTX ISA; and attention
-// in these words, against its formula in double.
+// The macros for tensor cores, computed by the fake driver, against the tables of the PTX ISA; and attention
+// written with these macros, against its formula in double.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using halves = std::vector<std::uint16_t>;
 using words = std::vector<std::uint32_t>;
 
 device nvidia() { return device(std::make_shared<gpu::cuda_backend>()); }
-/// Devices of this compute capability: those of 9 multiply by warpgroups, those of 8 by warps.
+/// Sets the compute capability of devices: 9 multiplies by warpgroups, 8 by warps.
 device nvidia(const char* capability) {
   setenv("FAKE_CUDA_CAPABILITY", capability, 1);
   const device d = nvidia();
@@ -35,8 +35,8 @@ device nvidia(const char* capability) {
   return d;
 }
 
-/// What the lanes of a warp have in `uint to[4]` after `body`, which finds 256 numbers of 16 bits at `in` in
-/// device memory, and memory for as many at `from` in shared memory.
+/// The contents of `uint to[4]` in the lanes of a warp after `body`, which has 256 16-bit numbers at `in` in
+/// device memory, and room for as many at `from` in shared memory.
 words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 32,
                const std::string& more_words = "", unsigned shared_bytes = 512) {
   const gpu::cuda_functions cuda;
@@ -81,21 +81,21 @@ constexpr const char* copied = R"(
   BARRIER;
 )";
 
-/// 0, 1, 2, ... as numbers of 16 bits.
+/// 0, 1, 2, ... as 16-bit numbers.
 halves counted() {
   halves all(256);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   return all;
 }
 
-/// Figure "ldmatrix fragment layout" of the PTX ISA: the row of a matrix [8][8] that lane L has two elements
-/// of, and the first one's column.
+/// Figure "ldmatrix fragment layout" of the PTX ISA: the row of a matrix [8][8] of which lane L has two
+/// elements, and the column of the first.
 constexpr int fragment_row[32] = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3,
                                   4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7};
 constexpr int fragment_column[32] = {0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6,
                                      0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6};
 
-/// The element of a matrix of 16 x 16 at (row, column) is that many sixteenths, in either type.
+/// The element at (row, column) of a 16 x 16 matrix, a multiple of 1/16 that is exact in either type.
 double element_at(int row, int column) { return (row * 7 + column * 3) % 16 / 16.0 - 0.5; }
 std::uint16_t bits_of(double x, dtype type) {
   const auto number = static_cast<float>(x);
@@ -129,9 +129,9 @@ TEST_CASE("products of tiles have their factors and sums where the PTX ISA says"
     halves numbers(256);
     for (int i = 0; i < 256; ++i)
       numbers[static_cast<std::size_t>(i)] = bits_of(element_at(i / 16, i % 16), type);
-    // a is the matrix [row][column]; b its rows 0 to 15, columns 0 to 7; the sum begins with 100 row +
-    // column. Elements are read one by one, by the formulas of the tables: a0, a1: (g, 2 t + i); a2, a3: (g +
-    // 8, ...); a4 to a7: 8 columns on; b0, b1: (2 t + i, g); b2, b3: 8 rows on
+    // a is the matrix [row][column]; b its rows 0 to 15, columns 0 to 7; the sum starts as 100 row + column.
+    // Elements are read one by one, by the formulas of the tables: a0, a1: (g, 2 t + i); a2, a3: (g + 8,
+    // ...); a4 to a7: 8 columns further; b0, b1: (2 t + i, g); b2, b3: 8 rows further
     const words seen = of_lanes(R"(
       int g = lane >> 2, t = lane % 4;
       uint a[4], b[2];
@@ -162,8 +162,8 @@ TEST_CASE("products of tiles have their factors and sums where the PTX ISA says"
 }
 
 TEST_CASE("products of warpgroups: tiles in shared memory, with what the descriptor says, and in registers") {
-  // Rows of 64 numbers: the factors are the ones from feature 16 on, of rows 0 to 15 and of all 32; or, on
-  // the right, rows 16 to 31, of which all 64 features count.
+  // Rows of 64 numbers: the factors are the features from 16 on of rows 0 to 15 and of all 32 rows; or, on
+  // the right, all 64 features of rows 16 to 31.
   const auto number = [](int row, int feature) { return element_at(row % 16, feature + row / 16); };
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     halves numbers(256);
@@ -307,12 +307,13 @@ TEST_CASE(
 
 namespace {
 
-/// Where the elements of [batch, position, head, feature] are in memory.
+/// The memory layout of [batch, position, head, feature].
 enum class order { in_order, heads_first, parts_of_rows, one_off, every_second };
 
-/// An attention: queries at positions `first`, ..., each of which sees no later keys if it `hides`.
+/// An attention problem: queries are at positions `first`, `first` + 1, ...; if masked causally (`hides`
+/// below), a query sees no later keys.
 struct problem {
-  std::array<index_t, 2> positions, heads;  // of queries, and of keys
+  std::array<index_t, 2> positions, heads;  // of queries and of keys
   index_t features, first = 0;
   order stored = order::in_order;
   double scale = 1;  // of queries
@@ -357,7 +358,7 @@ class on_device {
     where->upload(memory.back().data(), all.data(), all.size());
     return t;
   }
-  /// The elements of what was placed; those between them must be as they were.
+  /// The elements of a placed tensor; the memory between them must be unchanged.
   oracle::array read(const strided& t) const {
     const auto size = static_cast<std::size_t>(size_of(t.type));
     index_t all = 1;
@@ -381,7 +382,7 @@ class on_device {
   std::vector<std::vector<std::byte>> contents;
 };
 
-/// Numbers from a normal distribution, roughly, that the type has.
+/// Roughly normally distributed numbers, rounded to the type.
 oracle::array drawn(dtype type, const shape& extents, std::uint32_t seed, double scale = 1) {
   oracle::array x = oracle::zeros(type, extents);
   for (std::size_t i = 0; i < x.f.size(); ++i) {
@@ -392,7 +393,7 @@ oracle::array drawn(dtype type, const shape& extents, std::uint32_t seed, double
   return x;
 }
 
-/// Results and derivatives as a device computes them, or as they are, with how much of each may be rounded.
+/// Results and derivatives: a device's, exact ones, or bounds of their rounding errors.
 struct results {
   oracle::array value, sums;
   std::array<oracle::array, 3> cotangents;
@@ -431,8 +432,8 @@ results computed(const device& d, const problem& p, bool hides, const drawn_oper
   return {m.read(y), m.read(sums), {m.read(back[0]), m.read(back[1]), m.read(back[2])}};
 }
 
-/// The formula in double, and for each number the errors of weights and slopes that are rounded to the type,
-/// and of the result itself.
+/// The formula in double, and for each number a bound of the errors from rounding weights, slopes and the
+/// result to the type.
 struct formula {
   results exact, bounds;
 
@@ -495,7 +496,7 @@ struct formula {
   }
 };
 
-/// The largest error in units of what may be rounded; infinite where a number is missing.
+/// The largest error in units of its bound; infinite if a number is missing.
 double worst(const oracle::array& seen, const oracle::array& exact, const oracle::array& bound) {
   REQUIRE(seen.f.size() == exact.f.size());
   double most = 0;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""check_logs.py [--within RELATIVE] REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses and norms
-of gradients, bit for bit or as near; the loss must fall; the memory of one rank and the traffic of every rank must be what was predicted, or nearly where
-they depend on which experts tokens choose."""
+"""check_logs.py [--within RELATIVE] REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses and gradient
+norms, bitwise or within RELATIVE; the loss must fall; the memory of one rank and the traffic of every rank must equal the prediction,
+approximately if they depend on which experts tokens choose."""
 import json
 import sys
 
@@ -31,7 +31,7 @@ if not last < 0.8 * first:
 for path in sys.argv[1:]:
     log = read(path)
     at = max(i for i, line in enumerate(log) if "step" in line)
-    heads = [line for line in log[:at] if "config" in line]  # one for each time the run was taken up
+    heads = [line for line in log[:at] if "config" in line]  # one per start or resumption of the run
     head, end = heads[-1], log[at]
     def as_predicted(figure, found, depends):
         return abs(head[f"predicted_{figure}"] - found) <= (0.25 * found if "experts" in head and depends else 0)
@@ -41,7 +41,7 @@ for path in sys.argv[1:]:
         if 0 < head["config"]["memory_limit"] < end[figure]:
             sys.exit(f"{path}: {figure}: {end[figure]}, the limit is {head['config']['memory_limit']}")
     by_axis, payload = end["comm_bytes_by_axis"], end["comm_bytes"]["total"] - end["comm_bytes"]["control"]
-    sums = {"dp"} if {"cp", "ep"} & set(head["mesh"]) else set()  # ranks that divide these have the same parameters
+    sums = {"dp"} if {"cp", "ep"} & set(head["mesh"]) else set()  # ranks along these axes have the same parameters
     if not set(head["mesh"]) <= set(by_axis) <= set(head["mesh"]) | sums or sum(by_axis.values()) != payload:
         sys.exit(f"{path}: {by_axis} bytes by axis of {head['mesh']}, {payload} in all")
     if stages := head["mesh"].get("pp"):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-# What the tests of the main job share. Each is called as NAME.sh TRAIN_GPT LAUNCH FOLDER from the top level, and empties FOLDER.
-# WEFT_TEST_COMM holds the ways to reach processes that train_gpt was built with: mpi, gloo.
+# Common code of the tests of the main job. Each is called as NAME.sh TRAIN_GPT LAUNCH FOLDER from the top level, and empties FOLDER.
+# WEFT_TEST_COMM holds the transports between processes that train_gpt was built with: mpi, gloo.
 # shellcheck shell=bash disable=SC2034
 set -euo pipefail
 job=$1 launch=$2 at=$3
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 rm -rf "$at" && mkdir -p "$at"
-# Words to learn from, the same on every machine and in every version.
+# Words to train on, the same on every machine and in every version.
 text=$at/words.txt
 awk 'BEGIN {
   s = 1
@@ -22,16 +22,16 @@ awk 'BEGIN {
 }' >"$text"
 small=(--data "$text" --layers 2 --heads 2 --width 32 --context 16 --batch 4 --threads 1 --lr 3e-3)
 
-# run NAME COMMAND...: its output goes into FOLDER/NAME.out, and is shown if it fails.
+# run NAME COMMAND...: writes the output to FOLDER/NAME.out, and shows it if the command fails.
 run() {
   local name=$1 code=0
   shift
   "$@" >"$at/$name.out" 2>&1 || code=$?
   [ $code -eq 0 ] || { echo "$name: exit code $code of $*"; tail -n 20 "$at/$name.out"; return 1; }
 }
-# train NAME FLAGS...: trains, with the log in FOLDER/NAME.jsonl.
+# train NAME FLAGS...: trains, and logs to FOLDER/NAME.jsonl.
 train() { run "$1" "$job" "${@:2}" --log "$at/$1.jsonl"; }
-# same_bits [--within RELATIVE] NAME...: logs have the losses of the first one; see check_logs.py.
+# same_bits [--within RELATIVE] NAME...: checks that logs have the losses of the first one; see check_logs.py.
 same_bits() {
   local within=() logs=()
   [ "$1" != --within ] || { within=("$1" "$2"); shift 2; }

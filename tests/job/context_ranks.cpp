@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Trains a small transformer whose positions are divided among ranks, with messages that are large, and
-// prints losses and norms to the bit. transports.sh compares the output between transports.
+// Trains a small transformer with context parallelism and large messages, and prints losses and norms
+// bitwise. transports.sh compares the output between transports.
 //
 //   context_ranks                  WEFT_RANKS=4 for threads; under launch; under mpirun
 #include <cstdio>

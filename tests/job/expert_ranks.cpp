@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Trains a small mixture of experts that ranks divide, with messages that are large, and of nothing, and
-// prints losses and norms to the bit. transports.sh compares the output between transports.
+// Trains a small mixture of experts with expert parallelism, with large and empty messages, and prints losses
+// and norms bitwise. transports.sh compares the output between transports.
 //
 //   expert_ranks                    WEFT_RANKS=4 for threads; under launch; under mpirun
 #include <cstdio>
@@ -55,7 +55,7 @@ void train(communicator& ranks, const mesh_sizes& sizes, double capacity_factor)
   }
 }
 
-/// A GPT of which ranks divide experts, which drop tokens, beside stages, positions and layers.
+/// A GPT with expert parallelism, whose experts drop tokens, combined with stages, positions and layers.
 void train_gpt(communicator& ranks, const mesh_sizes& sizes) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   auto model = gpt2::model_of_experts::create({.layers = 2,
@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
   return run_world(argc, argv, [](communicator& ranks) {
     const int n = ranks.size();
     for (const double capacity_factor : {0.0, 1.0}) {
-      train(ranks, {.ep = n}, capacity_factor);  // 3 experts: of four ranks one has none
+      train(ranks, {.ep = n}, capacity_factor);  // 3 experts: one of four ranks has none
       train(ranks, {.dp = n / 2, .ep = 2}, capacity_factor);
     }
     train_gpt(ranks, {.fsdp = n / 2, .ep = 2});

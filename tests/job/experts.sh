@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Experts divided among ranks: the losses of one rank, on threads, over TCP and under mpirun; a checkpoint is resumed by other ranks,
-# and weights go through one file.
+# Expert parallelism: the losses of one rank, on threads, over TCP and under mpirun; another number of ranks resumes a checkpoint, and
+# weights go through one file.
 . "$(dirname "$0")/common.sh"
 
-few=("${small[@]}" --steps 20 --experts 4:2 --seed 3)  # no token is near a tie between two experts
+few=("${small[@]}" --steps 20 --experts 4:2 --seed 3)  # no token is close to a tie between two experts
 whole=("${few[@]}" --accumulate 4)
 train one "${whole[@]}" --eval-every 6 --sample 20
-train first "${whole[@]}" --steps 1 --lr 1e-300 --mesh ep=2 --accumulate 2 --save "$at/first.safetensors"  # parameters as they were drawn
+train first "${whole[@]}" --steps 1 --lr 1e-300 --mesh ep=2 --accumulate 2 --save "$at/first.safetensors"  # the initial parameters
 logs=()
 divided() {  # NAME FLAGS...: the same steps on other ranks
   train "$1" "${few[@]}" "${@:2}"

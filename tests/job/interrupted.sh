@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# How a run ends. One that is asked to, itself, by its launcher or through one of its ranks, finishes the step, saves, and goes on to
-# the same bits; exit code 130. Other codes: 1 failed, 3 failed because of another rank; arguments.sh and write_errors.sh have 2.
+# How a run ends. A run that is asked to end, directly, through its launcher or through one of its ranks, finishes the step, saves, and
+# exits with code 130; resumed, it is bitwise identical. Other codes: 1 failed, 3 failed because of another rank; arguments.sh and
+# write_errors.sh test 2.
 . "$(dirname "$0")/common.sh"
 
 endless=("${small[@]}" --deterministic --steps 1000000)
@@ -12,7 +13,7 @@ wrong() {  # NAME WORDS
   tail -n 20 "$at/$1.out"
   exit 1
 }
-# started NAME COMMAND...: runs it in the background, until it has made some steps; its process is $pid.
+# started NAME COMMAND...: runs it in the background, and returns when it has made some steps; its process is $pid.
 started() {
   local name=$1
   shift
@@ -23,9 +24,9 @@ started() {
     sleep 0.05
   done
 }
-# signal NAME SIGNAL: to the youngest rank.
+# signal NAME SIGNAL: sends it to the youngest rank.
 signal() { pkill "-$2" -n -f "^$job.*$at/$1.jsonl"; }
-# saved NAME: it ends after a step that is in the log and in the checkpoint.
+# saved NAME: checks that the run ends after a step that is in the log and in the checkpoint.
 saved() {
   local code=0 n
   wait $pid || code=$?
@@ -68,7 +69,7 @@ case " ${WEFT_TEST_COMM:-} " in
     ;;
 esac
 
-# ended NAME COMMAND...: asked a second time it ends within its long step, with nobody left.
+# ended NAME COMMAND...: checks that a run asked a second time ends within its long step, and leaves no process behind.
 ended() {
   local name=$1 code=0 i
   shift
@@ -94,7 +95,7 @@ code=0
 
 endless[-1]=$((last + 20))
 train whole "${endless[@]}" --accumulate 2
-for name in "${logs[@]}"; do  # by a process alone, whoever saved
+for name in "${logs[@]}"; do  # resumed by one process, whatever ranks saved
   train "$name" "${endless[@]}" --accumulate 2 --checkpoint "$at/$name" --resume
 done
 same_bits whole "${logs[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Ranks are killed at random moments; the run ends with the losses of one that was left alone.
+# Ranks are killed at random moments; the run ends with the losses of an undisturbed run.
 #
 #   killed.sh TRAIN_GPT LAUNCH FOLDER mpi|gloo [ROUNDS]
 . "$(dirname "$0")/common.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A stage of a pipeline is killed: the job goes on from its checkpoint with the ranks that make whole copies of the model, to the
-# losses of a run that was left alone. In the long form so does a job whose ranks divide layers, positions or experts.
+# A pipeline stage is killed: the job continues from its checkpoint, with as many ranks as form whole copies of the model, and reaches
+# the losses of an undisturbed run. In the long form, so does a job with tensor, context or expert parallelism.
 . "$(dirname "$0")/common.sh"
 
 long=(--data "$text" --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3)
@@ -10,7 +10,7 @@ code=0
 [ $code -eq 2 ] && grep -q "pp 2 with dp auto needs a multiple of 2 ranks, but there are 3" "$at/odd.out" ||
   { echo "three ranks: exit code $code"; tail -n 5 "$at/odd.out"; exit 1; }
 
-# killed AXIS [FLAGS...]: four ranks, of which two together hold the model; one of them is killed. The log is that of all parts of the run.
+# killed AXIS [FLAGS...]: runs four ranks, two of which together hold the model, and kills one. The log covers all parts of the run.
 killed() {
   local axis=$1 log="$at/$1.jsonl" out="$at/$1.out"
   "$launch" -n 4 -r 1 -m 8 -p 2 "$job" "${long[@]}" "${@:2}" --mesh "$axis=2,dp=auto" --checkpoint "$at/$axis" --checkpoint-every 10 \
@@ -21,7 +21,7 @@ killed() {
     kill -0 $supervisor || { echo "the run ended before a rank was killed"; tail -n 20 "$out"; exit 1; }
     sleep 0.05
   done
-  kill -9 "$(pgrep -n -P $supervisor -x "$(basename "$job")")"  # the youngest rank: of a pipeline a last stage
+  kill -9 "$(pgrep -n -P $supervisor -x "$(basename "$job")")"  # the youngest rank; in a pipeline, a last stage
   wait $supervisor || { echo "exit code $?"; tail -n 20 "$out"; exit 1; }
   grep "the job of 4 ranks ended with code .* going on from the last checkpoint with 2$" "$out"
   local meshes  # of each part of the run, in its first line
@@ -38,6 +38,6 @@ same_bits undisturbed pp
 killed tp --sequence-parallel
 killed cp
 same_bits --within 1e-4 undisturbed tp cp
-train undisturbed_experts "${long[@]}" --experts 4:2 --accumulate 16  # ranks that divide experts have micro-batches of their own
+train undisturbed_experts "${long[@]}" --experts 4:2 --accumulate 16  # ranks along ep have separate micro-batches
 killed ep --experts 4:2
 same_bits --within 1e-4 undisturbed_experts ep

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Layers, and positions, divided among ranks: the losses of one rank beside every other axis, on threads and over TCP; no more memory
-# than was predicted; a checkpoint of divided layers is resumed by other ranks, and weights go through one file.
+# Tensor and sequence parallelism: the losses of one rank, combined with every other axis, on threads and over TCP; at most the predicted
+# memory; another number of ranks resumes a checkpoint of sharded layers, and weights go through one file.
 . "$(dirname "$0")/common.sh"
 
 few=("${small[@]}" --heads 4 --context 17 --steps 20)
 whole=("${few[@]}" --accumulate 2)
 train one "${whole[@]}" --eval-every 10
-train first "${whole[@]}" --steps 1 --lr 1e-300 --mesh tp=2 --save "$at/first.safetensors"  # parameters as they were drawn
+train first "${whole[@]}" --steps 1 --lr 1e-300 --mesh tp=2 --save "$at/first.safetensors"  # the initial parameters
 logs=()
 divided() {  # NAME FLAGS...: the same steps on a mesh
   train "$1" "${few[@]}" "${@:2}"

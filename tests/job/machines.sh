@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Ranks on two machines, in namespaces of this one: the same bits as a process alone; a machine that is gone is named; a supervised
-# job goes on without it, and with it when it is back. Needs root.
+# Ranks on two machines, simulated by network namespaces: bitwise identical to one process; a machine that is gone is named; a supervised
+# job continues without it, and uses it again when it is back. Needs root.
 . "$(dirname "$0")/common.sh"
 
 for needed in ip ssh /usr/sbin/sshd; do
@@ -37,7 +37,7 @@ for comm in $WEFT_TEST_COMM; do
     --checkpoint "$at/grown_$comm" --checkpoint-every 10 --log "$log" >"$at/grown_$comm.out" 2>&1 &
   supervised=$!
   trap 'kill $supervised 2>/dev/null || true' EXIT
-  until_log() {  # WORDS NUMBER: until so many lines have them
+  until_log() {  # WORDS NUMBER: waits until this many lines contain WORDS
     until [ -e "$log" ] && [ "$(grep -c "$1" "$log")" -ge "$2" ]; do
       kill -0 $supervised 2>/dev/null || { tail -n 40 "$at/grown_$comm.out"; exit 1; }
       sleep 0.2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Within a memory limit the main job computes the same bits, and recomputes as little as fits.
+# Within a memory limit, the main job is bitwise identical, and recomputes no more than necessary.
 . "$(dirname "$0")/common.sh"
 
 wide=("${small[@]}" --batch 32 --steps 20)
@@ -11,7 +11,7 @@ for percent in 90 70; do
 done
 same_bits unlimited limited90 limited70
 
-# Where memory runs out without a limit, the error lists what holds it, and which settings would have fitted.
+# If memory runs out without a limit, the error lists what holds it, and which settings would have fitted.
 if (ulimit -v 3000000; "$job" "${small[@]}" --context 256 --batch 4096 --steps 1) >"$at/full.out" 2>&1; then
   echo "a step of more memory than there is did not fail"
   exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The main job on an OpenCL device computes what it computes on the CPU.
+# The main job computes the same on an OpenCL device as on the CPU.
 . "$(dirname "$0")/common.sh"
 
 if ! compgen -G "/etc/OpenCL/vendors/*.icd" >/dev/null; then

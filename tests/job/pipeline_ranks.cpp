@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Trains a small pipelined model whose messages are large, under every schedule that the number of ranks
-// allows, and prints losses and norms to the bit. transports.sh compares the output between transports.
+// Trains a small pipelined model with large messages, under every schedule that the number of ranks allows,
+// and prints losses and norms bitwise. transports.sh compares the output between transports.
 //
 //   pipeline_ranks                  WEFT_RANKS=4 for threads; under launch; under mpirun
 #include <cstdio>
@@ -26,7 +26,7 @@ struct block {
   }
 };
 
-/// The table is also the head.
+/// A model whose head is tied to the table.
 struct net {
   embedding_table<13, width> table;
   repeat<block> h;

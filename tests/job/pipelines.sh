@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Pipelines train as one rank does: under every schedule and beside data parallelism, on threads, over TCP and under mpirun; a
-# checkpoint of some stages is resumed by others.
+# Pipelines train like one rank: under every schedule and combined with data parallelism, on threads, over TCP and under mpirun; a
+# checkpoint of one number of stages is resumed by another.
 . "$(dirname "$0")/common.sh"
 
 deep=("${small[@]}" --layers 4)
 many=("${deep[@]}" --steps $((${WEFT_TEST_LARGE:-0} ? 50 : 20)) --deterministic)
 rest=(--eval-every 10 --sample 20)
 train one "${many[@]}" --accumulate 8 "${rest[@]}" --save "$at/one.safetensors"
-train first "${many[@]}" --steps 1 --lr 1e-300 --save "$at/first.safetensors"  # parameters as they were drawn
+train first "${many[@]}" --steps 1 --lr 1e-300 --save "$at/first.safetensors"  # the initial parameters
 logs=()
 staged() {  # NAME FLAGS...: the same steps on a mesh
   train "$1" "${many[@]}" "${@:2}"
@@ -28,7 +28,7 @@ train before "${many[@]}" --steps 10 --mesh pp=2,dp=2 --microbatches 4 --checkpo
 cp -r "$at/regrouped" "$at/again"
 staged after --mesh pp=4 --schedule gpipe --microbatches 8 --checkpoint "$at/regrouped" --resume
 staged alone --accumulate 8 --checkpoint "$at/again" --resume
-# Updates without a flush are others than those of one rank, and the same wherever ranks are; the table is tied.
+# Updates without a flush differ from those of one rank, but are the same on all transports; the table is tied.
 stashing=(--mesh "pp=2,dp=2" --schedule pipedream --microbatches 4 --clip 0)
 train pipedream "${many[@]}" "${stashing[@]}"
 for comm in ${WEFT_TEST_COMM:-}; do
@@ -54,8 +54,8 @@ for drawn in "$at"/*.svg; do
   [ "$boxes" -ge 32 ] || { echo "$drawn: $boxes boxes"; exit 1; }
 done
 
-# Otherwise sums round as the mesh adds them up. At three times this rate training is chaotic: on one rank, a rate that is larger by 3e-8
-# gives losses that differ by 1e-2 after 50 steps.
+# Without --deterministic, sums are rounded in the order of the mesh. At three times this learning rate training is chaotic: on one rank, a
+# learning rate larger by 3e-8 changes losses by 1e-2 after 50 steps.
 loose=("${deep[@]}" --lr 1e-3 --steps 50)
 train loose "${loose[@]}" --accumulate 8
 logs=()
@@ -73,7 +73,7 @@ END
 same_bits --within 1e-5 loose "${logs[@]}"
 
 [ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
-# Every schedule on 2 to 4 stages, alone and with two copies or two shards of every ZeRO stage; on four ranks also between processes.
+# Every schedule on 2 to 4 stages, alone and with two copies or two shards in every ZeRO stage; on four ranks also between processes.
 wide=(--data "$text" --layers 8 --heads 2 --width 16 --context 8 --batch 1 --threads 1)
 bits=(--steps 50 --lr 3e-3 --deterministic)
 near=(--steps 100 --lr 1e-3)
@@ -82,7 +82,7 @@ train wide_loose "${wide[@]}" "${near[@]}" --accumulate 16
 of_bits=() of_near=()
 for schedule in gpipe 1f1b interleaved:2 breadth-first:2 zb-h1 zb-v; do
   for p in 2 3 4; do
-    [ $schedule != interleaved:2 ] || [ $p != 3 ] || continue  # takes a multiple of p micro-batches; the same bits need a power of 2
+    [ $schedule != interleaved:2 ] || [ $p != 3 ] || continue  # needs a multiple of p micro-batches; identical bits need a power of 2
     for data in "" dp=2 fsdp=2/zero1 fsdp=2/zero2 fsdp=2/zero3; do
       mesh="pp=$p${data:+,${data%/*}}" strategy=()
       [[ $data != */* ]] || strategy=(--strategy "${data#*/}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Positions of sequences divided among ranks, by ring attention and by Ulysses: the losses of one rank beside every other axis, on
-# threads, over TCP and under mpirun; the memory that was predicted; a checkpoint is resumed by other ranks.
+# Context parallelism with ring attention and with Ulysses: the losses of one rank, combined with every other axis, on threads, over TCP
+# and under mpirun; the predicted memory; another number of ranks resumes a checkpoint.
 . "$(dirname "$0")/common.sh"
 
 few=("${small[@]}" --heads 4 --context 17 --steps 20)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Products in halves: the same bits on ranks, and after a resume on other ranks.
+# Matrix products in half precision: bitwise identical on several ranks, and after resuming on another number of ranks.
 . "$(dirname "$0")/common.sh"
 
 precisions=bf16
-[ -z "${WEFT_TEST_LARGE:-}" ] || precisions="bf16 f16"  # whose units take a minute to compile
+[ -z "${WEFT_TEST_LARGE:-}" ] || precisions="bf16 f16"  # its units take a minute to compile
 for precision in $precisions; do
   half=("${small[@]}" --steps 20 --deterministic --precision $precision)
   train one_$precision "${half[@]}" --accumulate 4

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The main job learns, resumes to the same bits, keeps two checkpoints, and does not go on from a damaged one;
-# with a hook whose memory is not saved it says so.
+# The main job learns, resumes bitwise identically, keeps two checkpoints, and does not continue from a damaged one; with a hook whose
+# memory is not saved, it says so.
 . "$(dirname "$0")/common.sh"
 
 train whole "${small[@]}" --steps 40
 train parts "${small[@]}" --steps 20 --checkpoint "$at/checkpoint"
 train parts "${small[@]}" --steps 40 --checkpoint "$at/checkpoint" --resume
-same_bits parts whole  # every step of the whole is in the parts
-for figure in '2 "config"' '40 "loss_hex"'; do  # the second run began where the first had ended
+same_bits parts whole  # the parts contain every step of the whole run
+for figure in '2 "config"' '40 "loss_hex"'; do  # the second run starts where the first ended
   [ "$(grep -c "${figure#* }" "$at/parts.jsonl")" -eq "${figure%% *}" ] || { echo "not $figure in $at/parts.jsonl"; exit 1; }
 done
 kept=("$at"/checkpoint/step-*)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # One program as threads, as processes over TCP and under mpirun: the same losses.
 #
-#   tests/job/run_world.sh PROGRAM LAUNCH MPIEXEC      LAUNCH or MPIEXEC may be "", where they are missing
+#   tests/job/run_world.sh PROGRAM LAUNCH MPIEXEC      LAUNCH or MPIEXEC is "" if it is missing
 set -euo pipefail
 program=$1 launch=$2 mpiexec=$3
 threads=$(WEFT_RANKS=2 "$program")

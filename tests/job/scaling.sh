@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# tools/scaling.py: a row for each number of ranks, with the bytes that are sent, and what cannot be compared.
+# tools/scaling.py: a row for each number of ranks, with the bytes sent; runs that cannot be compared are refused.
 . "$(dirname "$0")/common.sh"
 
 scaling() { "${PYTHON:-python3}" tools/scaling.py "$@"; }
@@ -25,4 +25,4 @@ refused 2 'do not divide among 2 ranks' --ranks 2 --batches 3 -- "$job" "${small
 refused 2 'expected -- and the command' --ranks 2
 refused 1 'code 2 of' --ranks 1 "${flags[@]}" -- "$job" --data "$at/none"
 refused 1 "$at/none: No such file" --ranks 1 -- "$at/none"
-refused 1 'these are not the same steps' --ranks 1,2 "${flags[@]}" -- "$job" "${small[@]}" --hook local:8  # ranks train apart
+refused 1 'these are not the same steps' --ranks 1,2 "${flags[@]}" -- "$job" "${small[@]}" --hook local:8  # ranks train independently

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Widths, heads and vocabularies that no vector divides: shards end anywhere in one, and the bits are those of one process.
+# Widths, heads and vocabularies that are no multiples of a vector: shards end anywhere in a vector, bitwise identical to one process.
 . "$(dirname "$0")/common.sh"
 
 while read -r width heads context vocab; do

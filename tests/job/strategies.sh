@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Many ranks: the same bits under every strategy, on threads, over TCP and under mpirun; a checkpoint of some ranks is resumed by others.
+# Many ranks: bitwise identical under every strategy, on threads, over TCP and under mpirun; another number of ranks resumes a checkpoint.
 . "$(dirname "$0")/common.sh"
 
 many=("${small[@]}" --steps 20 --deterministic)
 logs=()
-# traced NAME RANKS: its trace has the steps of all ranks.
+# traced NAME RANKS: checks that the trace has the steps of all ranks.
 traced() {
   python3 - "$at/$1.json" "$2" <<'CHECK'
 import collections, json, sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Two machines on one: network namespaces weft1 and weft2 with a cable between them, and an ssh server in each. Runs a command on the
-# first. Needs root, iproute2 and openssh.
+# Simulates two machines on one: network namespaces weft1 and weft2, connected by a virtual cable, with an ssh server in each. Runs a
+# command on the first. Needs root, iproute2 and openssh.
 #
 #   tests/job/two_machines.sh build/gcc/examples/launch -n 4 -H 10.77.0.1,10.77.0.2 build/gcc/examples/train_gpt --comm mpi ...
 set -euo pipefail

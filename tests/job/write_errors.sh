@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A file that cannot be written is named on all ranks and ends the run, or, where that is asked for, the run goes on.
+# A file that cannot be written is named on all ranks and ends the run; with --on-write-error continue, the run goes on.
 . "$(dirname "$0")/common.sh"
 
 mkdir "$at/folder"
