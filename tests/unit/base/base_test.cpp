@@ -28,7 +28,7 @@ static_assert([] {
 }());
 
 namespace {
-/// An element for which there is no memory while `left` is 0.
+/// An element whose construction fails for lack of memory while `left` is 0.
 struct scarce {
   static inline int left = 0;
   int value = 0;

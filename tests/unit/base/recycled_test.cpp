@@ -15,7 +15,7 @@ using namespace weft;
 
 namespace {
 
-/// A number in memory of its own, so that a sanitizer sees what is lost or freed twice; counts its objects.
+/// A number in separate memory, so that a sanitizer detects leaks and double frees; counts its objects.
 struct counted {
   static inline int alive = 0, copies_left = 1 << 30;
   std::unique_ptr<int> number;
@@ -41,7 +41,7 @@ void check_equal(const recycled_vector<T>& ours, const std::vector<T>& theirs) {
   for (std::size_t i = 0; i < theirs.size(); ++i) CHECK(ours[i] == theirs[i]);
 }
 
-/// Random changes of a recycled_vector and of a std::vector, compared after each.
+/// Applies random changes to a recycled_vector and a std::vector, and compares them after each.
 template <class T>
 void compare_changes(std::uint32_t seed) {
   recycled_vector<T> ours;

@@ -19,7 +19,7 @@ namespace contract {
 using namespace weft;
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-/// What f threw, as text; empty if nothing.
+/// The message of the exception that f threw; empty if none.
 template <class F>
 std::string failure(F f) {
   try {
@@ -30,8 +30,8 @@ std::string failure(F f) {
   return "";
 }
 
-/// Whether a sum of numbers that do not add exactly has the bits of the fixed tree over ranks: neighbours are
-/// added in pairs, then pairs of neighbours, and so on; what has no neighbour waits: ((0 1) (2 3)) ((4 5) 6).
+/// Whether a sum of numbers that do not add exactly has the bits of the fixed tree over ranks: neighbors are
+/// added in pairs, then neighboring pairs, and so on; an odd one out waits: ((0 1) (2 3)) ((4 5) 6).
 inline bool sums_follow_the_tree(communicator& ranks) {
   const auto number = [](int r) { return 1.0f / static_cast<float>(3 + r) * (r % 2 ? -1e4f : 1.0f); };
   std::vector<float> x(5, number(ranks.rank())), sums;
@@ -75,7 +75,7 @@ std::vector<double> folded(int n, index_t count, F f) {
   return all;
 }
 
-/// Sizes that differ by rank; some are zero.
+/// Sizes that differ between ranks; some are zero.
 inline rank_counts uneven(int n) {
   rank_counts c;
   for (int r = 0; r < n; ++r) c.push_back(r % 3 == 1 ? 0 : 5 + 20'000 * (r % 2) + r);
@@ -195,7 +195,7 @@ inline void groups(communicator& ranks) {
   }
 }
 
-/// Several operations under way at once, completed in another order.
+/// Several operations in flight at once, completed in another order.
 inline void overlap(communicator& ranks) {
   std::vector<std::vector<float>> x;
   std::vector<work> all;
@@ -213,7 +213,7 @@ inline void overlap(communicator& ranks) {
   }
 }
 
-/// Arguments that make no sense are refused on the rank that gave them, before anything is sent.
+/// Invalid arguments are refused on the rank that passed them, before anything is sent.
 inline void refusals(communicator& ranks) {
   std::vector<float> x(5);
   std::vector<double> d(5);

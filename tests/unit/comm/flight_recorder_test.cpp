@@ -42,7 +42,7 @@ TEST_CASE("a recording survives the process, and names the rank that is behind")
             return has(flight_report(f.path.string()), rank + ": waits in world #2001");
           };
           while (!begun("rank 0") || !begun("rank 2")) std::this_thread::sleep_for(10ms);
-          ::kill(::getpid(), SIGKILL);  // nobody gets to say anything
+          ::kill(::getpid(), SIGKILL);  // without any chance to report
         }
         ranks.all_gather(std::span(x).first(1), std::span(x).first(3), {}, {.label = "h.7"}).wait();
       });

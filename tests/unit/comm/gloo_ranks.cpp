@@ -20,7 +20,7 @@ namespace {
 
 communicator* world = nullptr;
 
-/// Runs f(rank, store) in n processes; the number of those that did not end well.
+/// Runs f(rank, store) in n processes; returns how many failed.
 template <class F>
 int failures_on(int n, F f) {
   static int runs = 0;
@@ -53,7 +53,7 @@ int failures_on(int n, F f) {
   return failures;
 }
 
-/// Waits until each of these ranks has called it with this word.
+/// Waits until each of these ranks has called this with the same word.
 void meet(store& all, const std::string& word, int rank, const std::vector<int>& ranks) {
   all.set(word + std::to_string(rank), "");
   std::vector<std::string> words;
@@ -61,7 +61,7 @@ void meet(store& all, const std::string& word, int rank, const std::vector<int>&
   all.wait(words, 60s);
 }
 
-/// Whether the text has all parts; shows one that has not.
+/// Whether the text contains all parts; prints it if not.
 template <class... Parts>
 bool says(const std::string& text, Parts... parts) {
   const bool good = (contract::has(text, parts) && ...);
@@ -117,7 +117,7 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
           return says(late, "waited 200 ms in #0 all_reduce(sum, f32 x 4) for h.3; not there: rank 1");
         }) == 0);
   for (int round = 0; round < 10;
-       ++round)  // who writes to one that is gone lives on, and both others name it
+       ++round)  // a write to a rank that is gone is not fatal, and both others name it
     CHECK(failures_on(3, [](int rank, auto store) {
             gloo_communicator ranks(store, rank, 3);
             std::vector<float> x(4);
@@ -132,7 +132,7 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
 
 namespace {
 
-/// Connects to every port that rank `rank` publishes for the others, before they learn of it.
+/// Connects to every port that rank `rank` publishes for the others, before they learn of the port.
 class first_to_come : public prefix_store {
  public:
   first_to_come(std::shared_ptr<store> of, int rank)
@@ -183,7 +183,7 @@ TEST_CASE("a rank that does not know the token is found out by the others") {
               wrong, "rank 1",
               "was answered by another process, which does not know the job's token (WEFT_JOB_TOKEN)");
         }) == 0);
-  CHECK(failures_on(3, [](int rank, auto store) {  // groups use the connections that are proved
+  CHECK(failures_on(3, [](int rank, auto store) {  // groups use authenticated connections
           gloo_communicator ranks(store, rank, 3, {.token = "secret"});
           const auto pair = ranks.split(rank == 2 ? -1 : 0, rank, {});
           std::vector<float> x(4, 1.0f);
@@ -214,7 +214,7 @@ TEST_CASE("a message whose sides differ is an error on all ranks that names both
 
 namespace {
 
-/// Stops its process when ranks have connected and are about to prove who they are.
+/// Stops its process when ranks have connected and are about to authenticate.
 class stops_before_proofs : public prefix_store {
  public:
   explicit stops_before_proofs(const std::shared_ptr<store>& of) : prefix_store("ranks", of) {}
@@ -247,7 +247,7 @@ TEST_CASE("a rank that is stopped while ranks prove who they are is named by all
 
 namespace {
 
-/// Does something before its rank publishes what it needs for the proofs.
+/// Runs a function before its rank publishes the data for authentication.
 class before_proofs : public prefix_store {
  public:
   before_proofs(const std::shared_ptr<store>& of, std::function<void()> what)
@@ -313,7 +313,7 @@ TEST_CASE("a start that fails for a reason that names no rank reports how long i
 
 namespace {
 
-/// A store that is lost when it is told so.
+/// A store that fails on request.
 class lost_store : public prefix_store {
  public:
   explicit lost_store(const std::shared_ptr<store>& of) : prefix_store("ranks", of) {}
@@ -378,7 +378,7 @@ TEST_CASE("groups that are not used cost neither threads nor descriptors") {
             groups.push_back(ranks.split(i % 2 ? rank % 2 : 0, i % 3 ? rank : -rank, {}));
             groups.push_back(groups.back()->split(0));
           }
-          const auto same = [&] {  // rank 0 closes what it listens on when all have come, perhaps only now
+          const auto same = [&] {  // rank 0 closes its listening socket when all have come, perhaps only now
             return threads() == threads_before && descriptors() <= descriptors_before;
           };
           bool good = same();

@@ -19,7 +19,7 @@ namespace contract {
 
 using namespace weft;
 
-/// Longest wait of these tests: what never comes fails them instead of keeping them for ever.
+/// Longest wait of these tests: a message that never comes fails a test instead of blocking it forever.
 inline comm_options soon() { return {.timeout = std::chrono::seconds(60)}; }
 
 inline std::vector<float> letter(int rank, int number, std::size_t count) {
@@ -29,10 +29,10 @@ inline std::vector<float> letter(int rank, int number, std::size_t count) {
 }
 
 constexpr std::size_t copied = 100,     // floats: a message that threads and MPI copy
-    above_64k = 50'000,                 // one that they hand over in place
+    above_64k = 50'000,                 // a message that they hand over in place
     above_1m = 400'000;
 
-/// A receive that is posted first is answered last, on both sides: what is posted after it goes on.
+/// A receive that is posted first is answered last, on both sides; later operations progress meanwhile.
 inline void early_receives(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank(), after = (own + 1) % n, before = (own + n - 1) % n;
   for (const std::size_t count : {copied, above_64k, above_1m}) {
@@ -44,7 +44,7 @@ inline void early_receives(communicator& ranks) {
     sent.wait();
     received.wait();
     CHECK(soon_here == letter(before, 1, count));
-    CHECK(!last.is_completed());  // nobody sends before all are here
+    CHECK(!last.is_completed());  // no rank sends before all have arrived
     ranks.barrier(soon()).wait();
     ranks.send(y, after, 9, soon()).wait();
     last.wait();
@@ -73,7 +73,7 @@ inline void crossing_sends(communicator& ranks) {
   }
 }
 
-/// Each side posts tags, and waits for them, in an order of its own; a tag's messages come as they were sent.
+/// Each side posts tags, and waits for them, in its own order; messages of a tag arrive in order.
 inline void many_tags(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank(), after = (own + 1) % n, before = (own + n - 1) % n;
   constexpr std::size_t tags = 24, each = 3;
@@ -99,7 +99,7 @@ inline void many_tags(communicator& ranks) {
     CHECK(in[i] == letter(before, static_cast<int>(i), size_of_letter(i)));
 }
 
-/// Messages of one tag in quick succession, which arrive at any moment while their receiver polls.
+/// Messages of one tag in quick succession, which arrive at any time while the receiver polls.
 inline void bursts(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank(), after = (own + 1) % n, before = (own + n - 1) % n;
   bool in_order = true;
@@ -119,7 +119,7 @@ inline void bursts(communicator& ranks) {
   CHECK(in_order);
 }
 
-/// Rank 0 has posted receives of all others, who send one after the other, the last first.
+/// Rank 0 has posted receives from all other ranks, which send one after the other, the last first.
 inline void receives_of_all(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank();
   for (const std::size_t count : {copied, above_1m}) {
@@ -161,7 +161,8 @@ inline void messages_beside_collectives(communicator& ranks) {
   }
 }
 
-/// Whoever waits in one group moves the others on, whatever the order; equal tags of groups do not meet.
+/// A wait in one group progresses the other groups, in any order; equal tags in different groups do not
+/// match.
 inline void groups_side_by_side(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank(), after = (own + 1) % n, before = (own + n - 1) % n;
   const auto one = ranks.split(0), two = ranks.split(0);
@@ -194,13 +195,13 @@ inline void messages_of_all_kinds(communicator& ranks) {
   groups_side_by_side(ranks);
 }
 
-/// What a rank learns of a message of rank 0 to rank 1, in a group in reverse order, whose sides differ.
-/// `how`: 0: it is shorter than what is expected, 1: longer, 2: of another type. After it nothing goes on.
+/// The error on a rank after a mismatched message from rank 0 to rank 1, in a group in reverse order. `how`:
+/// 0: it is shorter than expected, 1: longer, 2: of another type. The communicator is unusable afterwards.
 inline std::string wrong_message(communicator& ranks, int how) {
   std::vector<float> sent(above_64k), received(how == 0 ? above_64k + 1 : above_64k - 1);
   std::vector<std::int32_t> integers(above_64k);
   const int sender = ranks.size() - 1, receiver = sender - 1;  // of the group: ranks 0 and 1 of the world
-  try {  // who is still in the split learns of it there
+  try {  // a rank that is still in the split gets the error there
     const auto reversed = ranks.split(0, -ranks.rank());
     if (reversed->rank() == sender) reversed->send(sent, receiver, 17, soon()).wait();
     if (reversed->rank() == receiver)
@@ -211,7 +212,7 @@ inline std::string wrong_message(communicator& ranks, int how) {
   }
   return "";
 }
-/// What its text must say.
+/// What the error's text must contain.
 inline std::vector<std::string> wrong_message_says(int ranks, int how) {
   const std::string sender = std::to_string(ranks - 1), receiver = std::to_string(ranks - 2);
   const char* const expected[] = {"f32 x 50001", "f32 x 49999", "i32 x 50000"};
@@ -219,8 +220,8 @@ inline std::vector<std::string> wrong_message_says(int ranks, int how) {
           "but rank 1 called receive(" + std::string(expected[how]) + ", from " + sender + ", tag 17)"};
 }
 
-/// What a rank learns of an all_to_all in which rank 0 sends less to rank 1 than that expects. After it
-/// nothing goes on.
+/// The error on a rank after an all_to_all in which rank 0 sends less to rank 1 than rank 1 expects. The
+/// communicator is unusable afterwards.
 inline std::string wrong_part(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank();
   rank_counts sent(static_cast<std::size_t>(n), 3), expected = sent;
@@ -231,7 +232,7 @@ inline std::string wrong_part(communicator& ranks) {
     ranks.all_to_all(out, in, sent, expected, soon()).wait();
     ranks.barrier(soon()).wait();
   } catch (const comm_error& e) {
-    std::fill(in.begin(), in.end(), 7.0f);  // it is the caller's again
+    std::fill(in.begin(), in.end(), 7.0f);  // the buffer belongs to the caller again
     for (int i = 0; i < 100; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(1))) ranks.failure();
     return in == std::vector<float>(in.size(), 7.0f) ? e.what() : "received after the failure";
   }

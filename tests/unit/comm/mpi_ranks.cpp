@@ -26,7 +26,7 @@ TEST_CASE("sums have the bits of the tree that threads use") {
   CHECK(contract::sums_follow_the_tree(*world));
 }
 
-// After these nothing goes on, so that each has a run of its own.
+// The communicator is unusable after each of these, so that each has a separate run.
 TEST_CASE("ranks that disagree are named" * doctest::test_suite("the end")) {
   const auto inner = world->split(0);
   std::vector<float> x(4);
@@ -89,7 +89,7 @@ int main(int count, char** values) {
   world = &ranks;
   doctest::Context context;
   context.setOption("test-suite-exclude", "the end");
-  if (count > 1) {  // the one to run
+  if (count > 1) {  // the test to run
     context.clearFilters();
     context.setOption("test-case", values[1]);
   }

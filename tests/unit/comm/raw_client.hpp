@@ -15,14 +15,14 @@ class raw_client {
     read(weft::detail::proof_bytes);
   }
 
-  /// What arrives until there are so many bytes or the connection ends.
+  /// Reads until this many bytes have arrived or the connection ends.
   std::string read(std::size_t n) {
     std::string bytes(n, '\0');
     boost::system::error_code e;
     bytes.resize(boost::asio::read(socket_, boost::asio::buffer(bytes), e));
     return bytes;
   }
-  /// Whether all of it was taken.
+  /// Whether everything was written.
   bool write(const std::string& bytes) {
     boost::system::error_code e;
     return boost::asio::write(socket_, boost::asio::buffer(bytes), e) == bytes.size();

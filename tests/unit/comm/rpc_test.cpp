@@ -55,7 +55,7 @@ void check_calls(const rpc_agent::connect& connect) {
   CHECK_THROWS_WITH_AS(zero.call<void>(1, "throws 7").get(),
                        doctest::Contains("threw something other than a std::exception"), comm_error);
 
-  // Numbers of one size and of another kind, and what has the size of a number.
+  // Numbers of the same size but another kind, and other values of a number's size.
   one.serve("half", [](double x) { return x / 2; });
   one.serve("sizes", [](std::vector<float> v) { return v.size(); });
   CHECK(zero.call<double>(1, "half", 3.0).get() == 1.5);
@@ -112,7 +112,7 @@ TEST_CASE("calls between ranks through a store over TCP") {
 
 namespace {
 
-/// Counts what it is asked.
+/// Counts its requests.
 class counting_store : public memory_store {
  public:
   std::atomic<int> asked = 0;

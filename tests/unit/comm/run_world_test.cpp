@@ -15,7 +15,7 @@ using namespace weft;
 
 namespace {
 
-/// run_world on `n` threads; what `report` was told last.
+/// Calls run_world on `n` threads; returns the last text passed to `report`.
 template <class Body>
 int run(int n, std::string& told, Body body) {
   int count = 0;

@@ -17,7 +17,7 @@ inline void check_queues(weft::store& here, weft::store& there) {
   there.push("q", std::string("2\0", 2));  // any bytes
   here.push("q", "");
   here.push("odd key/with: all sorts\n", "other");
-  CHECK(here.num_keys() == keys);  // queues are no keys
+  CHECK(here.num_keys() == keys);  // queues do not count as keys
   CHECK_FALSE(here.check({"q"}));
   CHECK(there.pop("q") == "1");
   CHECK(here.pop("q", 0ms) == std::string("2\0", 2));
@@ -36,7 +36,7 @@ inline void check_queues(weft::store& here, weft::store& there) {
   CHECK(here.pop("never", 60s, stop.get_token()) == std::nullopt);
   CHECK(here.pop("never", 60s, stop.get_token()) == std::nullopt);  // stopped before
   other.join();
-  here.push("never", "after");  // a pop that was given up takes nothing
+  here.push("never", "after");  // an abandoned pop takes nothing
   CHECK(here.pop("never", 0ms) == "after");
 
   std::vector<std::thread> many;  // each value is taken once
@@ -51,7 +51,7 @@ inline void check_queues(weft::store& here, weft::store& there) {
   CHECK(here.pop("work", 0ms) == std::nullopt);
 }
 
-/// The longest limit is none.
+/// The longest limit means no limit.
 inline void check_longest_limit(weft::store& here, weft::store& there) {
   using namespace std::chrono_literals;
   constexpr auto longest = std::chrono::milliseconds::max();

@@ -34,7 +34,7 @@ std::string wait(const std::vector<std::string>& keys) {
   return request(store_operation::wait).texts(keys).take();
 }
 
-/// Status and text of the only answer.
+/// The status and text of the single answer.
 std::pair<store_status, std::string> answer(const std::vector<store_reply>& replies) {
   REQUIRE(replies.size() == 1);
   REQUIRE(replies[0].head);
@@ -64,7 +64,7 @@ TEST_CASE("what a store holds is counted, whatever put it there, and given back 
     CHECK(status == store_status::wrong);
     CHECK(text.find(" of 1000 are in use (tcp_store_limits::bytes)") != text.npos);
   }
-  CHECK(good(t.handle(1, set("k", std::string(400, 'y')))));  // what it replaces makes place for it
+  CHECK(good(t.handle(1, set("k", std::string(400, 'y')))));  // the replaced value makes room for it
   CHECK(good(t.handle(1, delete_key("k"))));
   CHECK(good(t.handle(1, add("n", 5))));
   CHECK(good(t.handle(1, push("q", "1"))));

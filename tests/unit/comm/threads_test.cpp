@@ -26,7 +26,7 @@ void alone(int, F f) {
   f(static_cast<communicator&>(c));
 }
 
-/// What ranks throw, by rank.
+/// The messages of the exceptions that ranks throw, by rank.
 template <class F>
 std::vector<std::string> failures(int n, F f) {
   std::vector<std::string> texts(static_cast<std::size_t>(n));
@@ -41,7 +41,7 @@ std::vector<std::string> failures(int n, F f) {
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-/// How many threads have come to a point, for others to wait for.
+/// Counts threads that have reached a point; other threads can wait for the count.
 class counter {
  public:
   void operator++() {
@@ -55,7 +55,7 @@ class counter {
  private:
   std::atomic<int> count_ = 0;
 };
-/// Counts at the end of a block, by an exception too.
+/// Counts at the end of a block, also after an exception.
 struct at_end {
   explicit at_end(counter& c) : count(c) {}
   at_end(const at_end&) = delete;
@@ -161,7 +161,7 @@ TEST_CASE("a rank that does not come: a time-out names it and what it did last")
   CHECK(has(texts[0], "not there: rank 2"));
   CHECK(has(texts[0], "rank 2: #0 all_reduce(sum, f32 x 4) for h.0"));
   CHECK(has(texts[1], "not there: rank 2"));
-  CHECK(has(texts[2], "not there: rank 2"));  // it learns of it too
+  CHECK(has(texts[2], "not there: rank 2"));  // it gets the error, too
 }
 
 TEST_CASE("the longest time-out is none") {
@@ -258,7 +258,7 @@ TEST_CASE("a rank that hangs is named by those who wait for others, in other gro
     std::vector<float> x(4);
     const at_end told_now(told);
     if (ranks.rank() == 3) told.wait_for(3);
-    if (ranks.rank() == 2) {  // waits for rank 3, and is waited for
+    if (ranks.rank() == 2) {  // waits for rank 3, and rank 3 for it
       const work w = pair->all_reduce(x);
       ++in_pair;
       w.wait();

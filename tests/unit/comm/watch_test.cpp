@@ -27,7 +27,7 @@ watch_judge three_ranks() {
   return j;
 }
 
-/// What a rank is told.
+/// The verdict that a rank is told.
 struct listener : watched_group {
   std::mutex mutex;
   std::condition_variable changed;
@@ -50,7 +50,7 @@ struct listener : watched_group {
 TEST_CASE("who waits for whom ends at the rank that waits for nobody") {
   const auto world = [](std::int64_t n) { return in_group("world", n, {0, 1, 2, 3}); };
   const auto pair = in_group("pair", 0, {2, 3});
-  // 0 waits for 2 alone: 1 has come. 2 waits for 3 in another group. 3 computes.
+  // 0 waits only for 2, as 1 has arrived. 2 waits for 3 in another group. 3 computes.
   CHECK(keep_waiting(world(4), 0,
                      {stands({{"world", 5}}, world(4)), stands({{"world", 5}}, world(4)),
                       stands({{"world", 4}, {"pair", 1}}, pair), stands({{"world", 4}})}) == std::vector{3});
@@ -59,7 +59,7 @@ TEST_CASE("who waits for whom ends at the rank that waits for nobody") {
                      {stands({{"world", 5}}, world(4)), stands({{"world", 5}}),
                       stands({{"world", 4}, {"pair", 1}}, pair), stands({{"world", 4}, {"pair", 1}})})
             .empty() == false);
-  // In a circle: those that it waits for itself.
+  // In a cycle: the ranks that it waits for itself.
   CHECK(keep_waiting(in_group("a", 0, {0, 1}), 0,
                      {stands({{"a", 1}}, in_group("a", 0, {0, 1})), stands({}, in_group("b", 0, {0, 1}))}) ==
         std::vector{1});
@@ -115,7 +115,7 @@ TEST_CASE("who does not answer outranks who computes, and time passes only while
             "off\n"));
   j.leaves(0);
   j.leaves(1);
-  CHECK(j.all_have_left());  // nobody stays for one that does not answer
+  CHECK(j.all_have_left());  // no rank stays because of one that does not answer
 }
 
 TEST_CASE("nobody stays for a rank that answers and keeps the others waiting") {
@@ -144,7 +144,7 @@ TEST_CASE("a broken connection: the peer has ended, has left, does not answer, o
   left.leaves(2);
   CHECK(has(left.verdict()->text, "rank 2 is gone: it has left while rank 0 waits for it in #0 barrier()"));
   watch_judge silent = three_ranks();
-  silent.has_lost(0, 1, w);  // 1 has closed it for a reason of its own
+  silent.has_lost(0, 1, w);  // 1 closed it for another reason
   silent.answers(0, stands({}));
   silent.answers(1, stands({}));
   silent.passes(2s);
@@ -238,7 +238,7 @@ TEST_CASE("a process whose rank another process has is refused, at whatever time
   first.join();
   for (const int r : {0, 1}) refuses(r);
   for (std::size_t r : {0u, 1u}) watches[r]->add(groups[r]);
-  for (const auto& w : watches) CHECK(!w->verdict());  // the others have nothing to do with it
+  for (const auto& w : watches) CHECK(!w->verdict());  // the other ranks are not affected
   for (std::size_t r : {1u, 0u}) watches[r]->remove(groups[r]);
   for (std::size_t r : {1u, 0u}) watches[r].reset();
 }
@@ -293,7 +293,7 @@ TEST_CASE("a rank that comes after a failure at the start is told of it") {
     frame_reader in(*nonce);
     in.byte();
     rank_2.send(frame_writer().byte(0).number(2).text(watch_proof(secret, in.text(), 2)).number(3).take());
-  }  // it ends without a farewell
+  }  // it ends without saying so
   std::this_thread::sleep_for(500ms);
   CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 3, "", 60s), "weft: rank 2 is gone: its process has ended",
                        comm_error);

@@ -21,13 +21,13 @@ namespace {
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
-/// What a test did not expect; cases of doctest are not thread-safe.
+/// Unexpected results; doctest's checks are not thread-safe.
 void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-/// A device of a fixed size that fails when it is told to, with addresses whose pages are mapped by calls.
-/// It checks what it is given back.
+/// A device of a fixed size that fails on request, with addresses whose pages are mapped by calls. It checks
+/// the memory that is returned to it.
 struct strict_device : cpu::cpu_backend, mapped_memory {
   strict_device(std::size_t bytes, double fails) : cpu_backend(1), most(bytes), fails_(fails) {}
   ~strict_device() override { CHECK(held == 0); }
@@ -98,7 +98,7 @@ struct strict_device : cpu::cpu_backend, mapped_memory {
   std::mt19937 random_{7};
 };
 
-/// A queue whose work ends when a test says so.
+/// A queue whose work ends when a test decides.
 struct other_queue : queue_use {
   std::atomic<bool> is_done = false, is_closed = false;
   int waits = 0;
@@ -110,7 +110,7 @@ struct other_queue : queue_use {
   }
 };
 
-/// A block as the model knows it.
+/// A block in the model.
 struct held_block {
   buffer memory;
   std::size_t bytes;
@@ -118,7 +118,7 @@ struct held_block {
   unsigned char mark;
 };
 
-/// Sizes as programs have them: many small ones, few large ones.
+/// Sizes as in programs: many small ones, few large ones.
 std::size_t random_size(std::mt19937& random) {
   const double exponent = std::uniform_real_distribution<>(0, 23.5)(random);
   return static_cast<std::size_t>(std::exp2(exponent));
@@ -130,8 +130,8 @@ void check_marks(const held_block& b) {
           "a block was overwritten while it was in use");
 }
 
-/// Requests and frees at random. Blocks hold marks at both ends and in the middle: where two overlap, or one
-/// is given out while it is still used, a mark is wrong.
+/// Random requests and frees. Blocks hold marks at both ends and in the middle: if two blocks overlap, or a
+/// block is handed out while it is still in use, a mark is wrong.
 void use_at_random(const device& d, unsigned seed, int rounds, bool with_uses, std::size_t most,
                    long& out_of_memory) {
   std::mt19937 random(seed);
@@ -186,7 +186,7 @@ void use_at_random(const device& d, unsigned seed, int rounds, bool with_uses, s
   for (const auto& [address, use] : awaited) use.first->is_done = true;
 }
 
-/// After all blocks were freed, nothing may be left, and no two neighbours apart.
+/// After all blocks are freed, none may be left in use, and all neighbors must be merged.
 void check_empty(const device& d, strict_device& on) {
   CHECK(d.memory().figures().in_use == 0);
   CHECK(d.memory().figures().blocks == 0);
@@ -275,7 +275,7 @@ TEST_CASE("allocator: figures are those of a model") {
   held.clear();
   std::size_t largest = 0;
   for (const auto& [memory, bytes] : on->blocks) largest = std::max(largest, bytes);
-  CHECK(d.memory().figures().largest_free == largest);  // what was split is whole again
+  CHECK(d.memory().figures().largest_free == largest);  // the split blocks are merged again
 }
 
 TEST_CASE("allocator: a large block is split, and whole again when its parts are freed") {
@@ -285,7 +285,7 @@ TEST_CASE("allocator: a large block is split, and whole again when its parts are
     const buffer a = d.allocate(6 * mebibyte), b = d.allocate(4 * mebibyte), small = d.allocate(1000);
     CHECK(a.data() == first);
     CHECK(b.data() == static_cast<const char*>(first) + 6 * mebibyte);
-    CHECK(d.memory().figures().requests == 2);  // a small block comes of none that is large
+    CHECK(d.memory().figures().requests == 2);  // a small block is not split off a large one
     CHECK(d.memory().figures().largest_free == 6 * mebibyte);
   }
   CHECK(d.memory().figures().largest_free == 16 * mebibyte);
@@ -316,12 +316,12 @@ TEST_CASE("allocator: above the garbage-collection threshold what was freed firs
   CHECK(d.memory().figures().largest_free == 14 * mebibyte);
   CHECK(d.allocate(14 * mebibyte).data() == newer);
   CHECK(d.memory().figures().requests == 4);
-  const buffer beyond = d.allocate(40 * mebibyte);  // a threshold on what is cached, not on what is used
+  const buffer beyond = d.allocate(40 * mebibyte);  // the threshold limits cached memory, not memory in use
   CHECK(d.memory().figures().retries == 0);
 }
 
 TEST_CASE("allocator: requests that grow are served where segments expand, and fragment where they do not") {
-  // Two tensors at a time, each larger than the one before: what is freed never fits the next one.
+  // Two tensors at a time, each larger than the previous: freed memory never fits the next one.
   const auto most_reserved = [](const memory_options& o) {
     const device d(std::make_shared<strict_device>(1024 * mebibyte, 0), o);
     buffer last;
@@ -370,7 +370,7 @@ TEST_CASE(
   CHECK(d.memory().record_use(at, over));
   for (int again = 0; again < 3; ++again) CHECK(d.memory().record_use(at, second));
   CHECK(second.use_count() == 2);
-  CHECK(over.use_count() == 1);  // uses that are over do not pile up
+  CHECK(over.use_count() == 1);  // finished uses do not accumulate
   a = {};
   CHECK(use->is_closed);
   CHECK(d.memory().figures().in_use == 0);
@@ -443,7 +443,7 @@ TEST_CASE("allocator: a private pool gives free blocks away where memory is shor
   CHECK(d.memory().figures().reserved == 9 * mebibyte);
   CHECK(d.memory().figures().failures == 0);
   CHECK_FALSE(second.seal());
-  CHECK_THROWS_AS((void)d.allocate(4 * mebibyte), out_of_memory_error);  // which the first one has
+  CHECK_THROWS_AS((void)d.allocate(4 * mebibyte), out_of_memory_error);  // the first one holds it
   first.open();
   CHECK(d.allocate(4 * mebibyte));
   first.close();

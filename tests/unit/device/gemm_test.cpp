@@ -15,7 +15,7 @@
 using namespace weft;
 
 namespace {
-/// The product beside sums in double, `rounding` and `tolerance` apart.
+/// Compares the product with sums in double, within `rounding` and `tolerance`.
 template <class T, class Out>
 test::comparison product_matches(const cpu::gemm_size& size, int form, bool add, double rounding,
                                  double tolerance) {
@@ -82,7 +82,7 @@ TEST_CASE("matmul bf16 and f16: sums in f32, rounded once") {
 
 namespace {
 
-/// Numbers that nobody chose.
+/// Pseudo-random numbers.
 class numbers {
  public:
   explicit numbers(std::uint32_t seed) : seed_(seed) {}
@@ -99,7 +99,7 @@ class numbers {
   std::uint64_t next_ = 0;
 };
 
-/// Operand [batch, rows, columns] of a product, in memory where everything else is NaN.
+/// An operand [batch, rows, columns] of a product, in memory that is otherwise NaN.
 template <class T>
 struct merged_operand {
   strided t;
@@ -107,7 +107,7 @@ struct merged_operand {
   std::vector<T> memory;
   std::vector<double> elements;  // row-major
 
-  /// `line`: 0 or 1, the dim of the matrix along which elements lie. Dims overlap, as windows do.
+  /// `line`: 0 or 1, the contiguous dim of the matrix. Dims may overlap, as those of windows.
   merged_operand(numbers& some, index_t batches, const index_t (&sizes)[2], bool is_merged, int line,
                  bool is_shared) {
     t.type = dtype_of<T>;
@@ -281,7 +281,7 @@ TEST_CASE("every half is widened alike in a vector and alone, NaN to a quiet one
 }
 
 TEST_CASE("long sums lose no more than sums of blocks do") {
-  constexpr index_t depth = 1'000'003;  // summed one after the other: 3e-4
+  constexpr index_t depth = 1'000'003;  // sequential summation: 3e-4
   std::vector<float> a(depth + 40), b(2 * depth + 40), c(400);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = unit_interval(philox_word({1, 2}, i));
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = unit_interval(philox_word({3, 4}, i));

@@ -18,8 +18,8 @@ using namespace weft;
 namespace {
 using vector = simd::vec<float, vector_bytes / 4>;
 
-/// The error of `y` in units of the last place of the float nearest to `right`, for which infinity is 2^128;
-/// infinite where only one of them is no number.
+/// The error of `y` in units in the last place of the float nearest to `right`, where infinity counts as
+/// 2^128; infinite if only one of them is NaN.
 double ulps(float y, double right) {
   if (std::isnan(right) || std::isnan(y))
     return std::isnan(right) == std::isnan(y) ? 0 : std::numeric_limits<double>::infinity();
@@ -34,8 +34,8 @@ double ulps(float y, double right) {
   return std::abs(number(y) - limited) / ulp;
 }
 
-/// Largest error in units of the last place over floats whose bits are in [first, last), every `step`-th;
-/// single lanes are as good as vectors.
+/// The largest error in units in the last place over every `step`-th float with bits in [first, last); single
+/// lanes equal vectors.
 template <class F, class G>
 double worst_ulp(F f, G exact, std::uint64_t first = 0, std::uint64_t last = 0x1'0000'0000,
                  std::uint32_t step = 997) {

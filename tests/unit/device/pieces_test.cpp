@@ -38,7 +38,7 @@ line<T> part(const line<T>& t, index_t first, index_t count) {
   return line<T>(part_of(*t.state(), first, {1, {count}}));
 }
 
-/// NaN of any bits is one value: which of two operands' bits it has is the compiler's choice.
+/// All NaNs count as equal: the compiler chooses which of two operands' NaN bits the result has.
 template <class T>
 bool same(const T& a, const T& b) {
   if constexpr (!std::is_integral_v<T>)
@@ -46,7 +46,7 @@ bool same(const T& a, const T& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
-/// How many elements of the `Count` values of `f`, of element type Out, differ when they are computed in
+/// How many elements of the `Count` values of `f`, of element type Out, differ if they are computed in
 /// pieces.
 template <class Out, int Count, class T, class F>
 index_t differences(F f) {
@@ -167,7 +167,7 @@ TEST_CASE_TEMPLATE("pieces: rows of every length, whatever rows stand beside the
 }
 
 namespace {
-/// The parameter and the state of `steps` steps with other gradients each, from element `first` on.
+/// The parameter and state after `steps` steps with different gradients, from element `first` on.
 template <class Optimizer>
 std::vector<float> trained(Optimizer optimizer, index_t first, index_t count,
                            std::initializer_list<const char*> kinds) {
@@ -215,7 +215,7 @@ TEST_CASE("pieces: three steps of every optimiser") {
 }
 
 namespace {
-/// Memory between two pages that nobody may touch.
+/// Memory between two inaccessible pages.
 class guarded_page {
  public:
   guarded_page() : bytes_(sysconf(_SC_PAGESIZE)) {
@@ -235,7 +235,7 @@ class guarded_page {
   char* pages_;
 };
 
-/// y = -x and the largest element, of the elements [begin, end) of a row.
+/// y = -x and the largest element, for the elements [begin, end) of a row.
 template <dtype T>
 using negating = lower::cpu_kernel<
     lower::instruction{lower::sweep}.encoded(), lower::instruction{lower::load, T, 0, 1}.encoded(),

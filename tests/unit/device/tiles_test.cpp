@@ -18,14 +18,14 @@ const device& threads() {
   return two;
 }
 
-/// Small integers that differ from their neighbours, exact in every type.
+/// Small integers that differ from their neighbors, exact in every type.
 template <element T, index_t... E>
 auto counted(extents<E...> s, index_t times = 7) {
   return generate<T>(
       s, [=](index_t i) { return static_cast<T>(static_cast<float>(i * times % 61)); }, threads());
 }
 
-/// Evaluates to what the oracle computes.
+/// Checks that an expression evaluates to the oracle's value.
 template <expression X>
 bool is_right(const X& e) {
   context c(threads());

@@ -35,7 +35,7 @@ static_assert(!attention_compatible<f32<2, 5, 6, 8>, f32<2, 9, 3, 8>, f32<2, 8, 
 static_assert(cross_entropy_compatible<f32<dyn, 10>, i32<dyn>> &&
               !cross_entropy_compatible<f32<32, 10>, i32<31>>);
 
-/// Chooses by a law, without an error where it does not hold.
+/// Selects by a law, without an error if it does not hold.
 template <class A, class B>
 auto product(A a, B b) {
   if constexpr (matmul_compatible<A, B>) return matmul(a, b);

@@ -31,7 +31,7 @@ index_t offset_of(const strided& t, index_t i) {
   return offset;
 }
 
-/// A copy between tensors of the same extents: strides, and where the first element is.
+/// A copy between tensors of the same extents: strides, and positions of the first element.
 struct a_copy {
   shape extents;
   std::vector<index_t> from, to;
@@ -106,7 +106,7 @@ const std::vector<a_copy>& all_copies() {
   return all;
 }
 
-/// A product of [batch..., m, k] and [batch..., k, n].
+/// A matrix product of [batch..., m, k] and [batch..., k, n].
 struct a_product {
   index_t batch, m, n, k;
   bool a_turned = false, b_turned = false, c_turned = false, repeats = false, adds = false;
@@ -169,7 +169,7 @@ void check_product(const device& d, const a_product& p, double tolerance) {
   CHECK(wrong == 0);
 }
 
-/// Sizes around tiles, transposed and strided operands, batches, added up, of every type.
+/// Sizes around those of tiles, transposed and strided operands, batches, accumulation, for every type.
 void check_products(const device& d) {
   for (const index_t size : {1, 15, 16, 17, 31, 33, 65})
     check_product<float>(d, {2, size, 66 - size, size + 3}, 1e-6);
@@ -191,7 +191,7 @@ void check_products(const device& d) {
 }
 
 #if WEFT_WITH_OPENCL
-/// OpenCL with other limits.
+/// An OpenCL device with other limits.
 class limited_groups : public gpu::opencl_backend {
  public:
   explicit limited_groups(gpu::group_limits limits) : limits_(limits) {}

@@ -32,7 +32,7 @@ double drawn(index_t i) {
   return static_cast<double>(philox_word({5, 1}, static_cast<std::uint64_t>(i)) % 2001) / 64 - 15;
 }
 
-/// The sums on the device, with scratch memory where it asks for it and `sorts`.
+/// Computes the sums on the device, with scratch memory if the device asks for it and `sorts` is set.
 template <class T, class I>
 std::vector<T> on_device(const device& d, const sums& of, bool sorts = true) {
   std::vector<I> index;

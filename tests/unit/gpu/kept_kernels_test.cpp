@@ -31,14 +31,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// How a test departs from the device as it is.
+/// How a test changes the device.
 struct changes {
-  std::string driver{};     // of another version
-  std::string code{};       // what the driver gives instead of machine code
+  std::string driver{};     // another version
+  std::string code{};       // returned by the driver in place of machine code
   bool in_reverse = false;  // the ops in the opposite order
 };
 
-/// What a process did.
+/// The counts of a process.
 struct outcome {
   int compiled = 0;
   std::vector<float> values;
@@ -66,7 +66,8 @@ class counted : public Backend {
   changes changes_;
 };
 
-/// Fused kernels of elements, rows and columns, a product, a copy, look-ups; then an index out of range.
+/// Fused kernels over elements, rows and columns, a matrix product, a copy, look-ups; then an index out of
+/// range.
 void compute(const device& d, bool in_reverse, outcome& o) {
   context c(d);
   const auto append = [&](const auto& e) {
@@ -119,7 +120,7 @@ outcome outcome_here([[maybe_unused]] const changes& c) {
   throw device_error("not part of this build");
 }
 
-/// What one process does on the device with the cache in `folder`. Not compiled: -1 if there is no device.
+/// Runs a process on the device with the cache in `folder`; compiled is -1 without a device.
 outcome in_process(const fs::path& folder, const changes& c = {}) {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
@@ -227,7 +228,7 @@ TEST_CASE(
   refusing.code = "no machine code at all";
   check(in_process(kept.at, refusing), count);  // the driver's version is another
   CHECK(files_in(kept.at) == static_cast<std::size_t>(2 * count));
-  check(in_process(kept.at, other), count);  // the driver refuses what it finds
+  check(in_process(kept.at, other), count);  // the driver refuses the cached code
   check(in_process(kept.at, other), 0);
   CHECK(files_in(kept.at) == static_cast<std::size_t>(2 * count));
   check(in_process(""), count);  // nothing is kept

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder for a test, deleted at its end, and the folder of a cache in it.
+/// A folder for a test, deleted at its end, which contains the folder of a cache.
 struct scratch {
   scratch() {
     std::string name = (fs::temp_directory_path() / "weft_kernels.XXXXXX").string();
@@ -75,7 +75,7 @@ void write(const fs::path& path, const bytes& what) {
       .write(what.data(), static_cast<std::streamsize>(what.size()));
 }
 
-/// The exit code of a process that calls f, which returns it; -1 if a signal ended it.
+/// The exit code of a process that exits with the result of f; -1 if a signal ended it.
 template <class F>
 int in_process(F f) {
   const pid_t child = fork();
@@ -93,7 +93,7 @@ int in_process(F f) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// Sets a variable of the environment, or unsets it, for a while.
+/// Sets or unsets an environment variable during its lifetime.
 struct setting {
   setting(const char* variable, const char* value) : name(variable) {
     if (const char* before = std::getenv(variable)) old = before;
@@ -272,7 +272,7 @@ TEST_CASE("a folder that cannot be written, and a disk that is full, leave what 
 
   fs::permissions(in.at, fs::perms::owner_all | fs::perms::others_all);
   CHECK(in_process([&] {
-          if (geteuid() == 0) {  // whom modes do not stop
+          if (geteuid() == 0) {  // file modes do not restrict root
             for (const fs::path& path :
                  {in.at, in.kernels().parent_path(), in.kernels(), in.file_of(key_of(1))})
               if (chown(path.c_str(), 65534, 65534) != 0) return 2;
@@ -359,16 +359,16 @@ TEST_CASE("beyond the limit those go that were not used for the longest time, an
   for (const int there : {0, 5, 6, 7, 8, 9, 10}) CHECK(cache.find(key_of(there)) == code_of(there, 36));
   CHECK(fs::exists(in.kernels() / "notes.txt"));
   CHECK(fs::exists(some + ".txt"));
-  CHECK(fs::exists(some + ".0123456789abcdee"));   // somebody may be writing it
-  CHECK(!fs::exists(some + ".0123456789abcdef"));  // of one that ended in the middle
+  CHECK(fs::exists(some + ".0123456789abcdee"));   // another process may be writing it
+  CHECK(!fs::exists(some + ".0123456789abcdef"));  // left by a process that ended during a write
 
-  cache.keep(key_of(20), code_of(20, 937));  // larger than everything may be
+  cache.keep(key_of(20), code_of(20, 937));  // larger than the limit of the whole cache
   CHECK(!cache.find(key_of(20)));
   CHECK(cache.find(key_of(10)));
   CHECK(!fs::exists(in.file_of(key_of(20))));
   cache.keep(key_of(21), code_of(21, 900));
   CHECK(cache.find(key_of(21)) == code_of(21, 900));
-  kernel_cache smaller = in.cache(300);  // its first file counts what others wrote
+  kernel_cache smaller = in.cache(300);  // at its first file, it counts the files that others wrote
   smaller.keep(key_of(22), code_of(22, 36));
   CHECK(smaller.find(key_of(22)));
   CHECK(!in.cache().find(key_of(21)));

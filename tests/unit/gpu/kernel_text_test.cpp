@@ -21,7 +21,7 @@ namespace oracle = test::oracle;
 
 namespace {
 
-/// f(device) on the tested device is what its definition says.
+/// Checks f(device) on the tested device against its definition.
 template <class F>
 void check(F f, double tolerance = 1e-5) {
   const device* const d = tested_device();
@@ -32,7 +32,7 @@ void check(F f, double tolerance = 1e-5) {
       test::matches(seen, oracle::value(f(default_device())), {.absolute = 1e-12, .of_largest = tolerance}));
 }
 
-/// The same of two expressions that one program computes.
+/// The same for two expressions that one program computes.
 template <class F>
 void check_both(F f, double tolerance = 1e-5) {
   const device* const d = tested_device();
@@ -171,7 +171,7 @@ TEST_CASE("elements that are stored, and their columns folded") {
 
 namespace {
 
-/// y = x + 1 for [rows, size], of rows that are `apart` in x.
+/// y = x + 1 for [rows, size], with rows `apart` elements apart in x.
 kernel_call a_call(index_t count, index_t size, index_t apart, std::uintptr_t address,
                    dtype type = dtype::f32) {
   using lower::instruction;
@@ -199,7 +199,7 @@ TEST_CASE("the form of a text: as wide as sizes and strides allow, 32 bits where
   CHECK(width(a_call(5, 768, 768, 64)) == 4);
   CHECK(width(a_call(5, 768, 770, 64)) == 2);
   CHECK(width(a_call(5, 767, 768, 64)) == 1);
-  CHECK(width(a_call(1, 768, 771, 64)) == 4);  // of one row, it does not matter where the next one is
+  CHECK(width(a_call(1, 768, 771, 64)) == 4);  // for one row, the stride of rows does not matter
   CHECK(width(a_call(5, 768, 768, 64, dtype::bf16)) == 8);
   CHECK(width(a_call(5, 768, 768, 64, dtype::f64)) == 2);
   CHECK(width(a_call(5, 768, 768, 64, dtype::u8)) == 8);
@@ -218,7 +218,7 @@ TEST_CASE("the form of a text: as wide as sizes and strides allow, 32 bits where
   CHECK_FALSE(aligned(72, dtype::f32));
   CHECK_FALSE(aligned(72, dtype::f64));
   CHECK(aligned(72, dtype::u8));               // eight bytes at a time
-  CHECK(width(a_call(5, 768, 768, 68)) == 4);  // sums have one order wherever a row begins
+  CHECK(width(a_call(5, 768, 768, 68)) == 4);  // the order of sums does not depend on where a row begins
 
   const auto narrow = [](const kernel_call& c) { return lower::text_form_of(c).narrow; };
   CHECK(narrow(a_call(1 << 10, 1 << 20, 1 << 20, 64)));

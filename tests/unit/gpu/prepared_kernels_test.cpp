@@ -20,7 +20,7 @@ using namespace weft;
 
 namespace {
 
-/// A device that computes nothing. Compilations wait for a second one, as long as they are to meet.
+/// A device that computes nothing. While compilations are meant to overlap, each waits for a second one.
 class compiler : public gpu::jit_backend {
  public:
   bool meets = false;
@@ -66,7 +66,7 @@ class compiler : public gpu::jit_backend {
   int here_ = 0;
 };
 
-/// A device that executes copies when somebody waits for them.
+/// A device that executes copies only when they are waited for.
 class late : public compiler {
  public:
   explicit late(int& queued_at_end) : queued_at_end_(queued_at_end) {}
@@ -95,7 +95,7 @@ class late : public compiler {
   std::vector<void*> freed_;  // which copies may still write
 };
 
-/// Kernels of rows, and of columns with partial results; the same in two places.
+/// Kernels over rows, and over columns with partial results; the same kernels in two places.
 void compute(const device& d, context& c, index_t rows) {
   const auto x = zeros<float>(extents<dyn, dyn>{rows, 5}, d);
   eval(matmul(softmax(softmax(x)), transpose(softmax(x) + sum(exp(x), dims<0>))), c);
