@@ -61,8 +61,7 @@ void check_sizes(double tolerance, double rounding = 0) {
     for (index_t k : {0, 1, 17, 96, 520, 1030, 1056})
       for (int form = 0; form < 5; ++form, ++n)
         check({m, sizes[(2 * n + n / 5) % std::size(sizes)], k}, form, n % 3 == 0);
-  // More rows than the second cache holds, or as many columns of a transposed B, in one and in several parts
-  // of K.
+  // More rows, or columns of a transposed B, than the L2 cache holds, with K in one part and in several.
   for (index_t k : {index_t{700}, index_t{1700}}) {
     for (int form = 0; form < 5; ++form) check({600, form == 0 ? 50 : 9, k}, form, form % 2 == 1);
     for (bool add : {false, true}) check({51, 600, k}, 1, add);

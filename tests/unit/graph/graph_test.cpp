@@ -120,7 +120,7 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
     return f.groups.size();
   };
   const auto out = [](compute_graph& g, const value& v) { g.outputs.push_back(v.id); };
-  {  // of what it computes, of what it reads, of what is computed from both
+  {  // sums of its result, of its operand, of values computed from both
     compute_graph g;
     CHECK(softmax_backward(g, [&](compute_graph& to, const value& seed, const value& dx) {
             out(to, sum_dims(dx, 0, 1));
@@ -133,20 +133,20 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
     CHECK(p.kernels[0].column_folds == 3);
     CHECK(p.kernels[0].folds == 1);
   }
-  {  // not where another kernel reads them
+  {  // not if another kernel reads them
     compute_graph g;
     CHECK(softmax_backward(g, [&](compute_graph& to, const value& seed, const value&) {
             out(to, exp(sum_dims(seed, 0, 1)));
           }) == 3);
   }
-  {  // not where they depend on its result
+  {  // not if they depend on its result
     compute_graph g;
     const value m = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked);
     CHECK(softmax_backward(g, [&](compute_graph& to, const value& seed, const value& dx) {
             out(to, sum_dims(contract_of(dx, m) * seed, 0, 1));
           }) == 2);
   }
-  {  // not where they depend on it through a product, also after others have joined
+  {  // not if they depend on it through a product, even after others have joined
     compute_graph g;
     const auto leaf = [&] { return g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked); };
     const value x = leaf(), a = leaf(), b = leaf(), w = leaf();
@@ -157,7 +157,7 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
     CHECK_FALSE(lower::verify_plan(lower::make_plan(g)));
     CHECK(graph::fuse(g).groups.size() == 3);
   }
-  {  // not where the kernel would compute with 64 bits, which changes its sums
+  {  // not if the kernel would compute with 64 bits, which changes its sums
     compute_graph g;
     CHECK(softmax_backward(g, [&](compute_graph& to, const value& seed, const value&) {
             out(to, sum_dims(cast_to(seed, dtype::f64), 0, 1));
@@ -189,7 +189,7 @@ TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
     CHECK(stored == g.outputs.size() + others);
     return f;
   };
-  // A gradient and that of a bias: the gradient that is rounded is not stored otherwise.
+  // A gradient and a bias's gradient: the rounded gradient is not stored separately.
   const graph::fusion rounded = fused([](compute_graph&, const value& x, const value& y) {
     const value slope = x * y;
     return std::vector{cast_to(slope, dtype::bf16), sum_dims(slope, 0, 1), max_dims(x, 0, 1)};
@@ -197,7 +197,7 @@ TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
   REQUIRE(rounded.groups.size() == 1);
   CHECK(rounded.groups[0].folds_columns);
   CHECK_FALSE(rounded.groups[0].folds_rows);
-  // That which computes an operand rather than an earlier one that reads one.
+  // Prefers the kernel that computes an operand to an earlier kernel that reads one.
   const graph::fusion second = fused([](compute_graph& g, const value& x, const value& y) {
     const value m = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked);
     const value product = contract_of(x, m), deep = exp(contract_of(product, m) * x);
@@ -207,14 +207,14 @@ TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
   REQUIRE(second.groups.size() == 2);
   CHECK_FALSE(second.groups[0].folds_columns);
   CHECK(second.groups[1].folds_columns);
-  // Not where values of rows are computed, of which several threads may have parts.
+  // Not if values per row are computed, as several threads may have parts of a row.
   const graph::fusion of_rows = fused([](compute_graph& g, const value& x, const value&) {
     const value scale = exp(g.leaf({dtype::f32, {2, {4, 1}}}, leaf_role::untracked)), y = x * scale;
     return std::vector{scale, y, sum_dims(y, 0, 1)};
   });
   REQUIRE(of_rows.groups.size() == 2);
   CHECK_FALSE(of_rows.groups[0].folds_columns);
-  // Not sums that another kernel reads.
+  // Not for sums that another kernel reads.
   CHECK(fused([](compute_graph&, const value& x,
                  const value&) { return std::vector{exp(x), exp(sum_dims(x, 0, 1))}; },
               1)
@@ -280,7 +280,7 @@ TEST_CASE("views: an output that is a computed value reshaped is that value's me
 }
 
 namespace {
-/// What a graph of two operands is executed as.
+/// How a graph of two operands is executed.
 struct execution {
   int products = 0, copies = 0, steps = 0;
   bool operator==(const execution&) const = default;
@@ -295,7 +295,7 @@ execution execution_of(const shape& a, const shape& b, F f) {
   return {count(g, info_of<op::contract>), count(g, info_of<op::contiguous>),
           lower::make_plan(g).steps.size()};
 }
-/// By the numbers of the letters of both operands and of the result.
+/// The execution of an einsum, given the letters of both operands and the result as digits.
 execution by_letters(index_t of_a, index_t of_b, index_t of_result, const shape& a, const shape& b) {
   const attributes at{{of_a, of_b, of_result}, 3};
   return execution_of(a, b, [&](value x, value y) { return x.owner->apply<op::einsum>(at, x, y); });

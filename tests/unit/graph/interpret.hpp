@@ -51,7 +51,7 @@ inline std::size_t number_of_position(const array& a, const position& p) {
   return static_cast<std::size_t>(n);
 }
 inline double element(const array& a, const position& p) { return a.at[number_of_position(a, p)]; }
-/// The element that `p` of a larger shape meets by broadcasting.
+/// The element that broadcasting aligns with `p` of a larger shape.
 inline double element_met(const array& a, const position& p) {
   position own(a.order());
   for (std::size_t d = 0; d < own.size(); ++d) own[d] = a.extents[d] == 1 ? 0 : p[d + p.size() - own.size()];
@@ -66,16 +66,17 @@ array filled(std::vector<index_t> extents, F f) {
   return out;
 }
 
-/// What the leaves, numbers and sizes of a graph are.
+/// The values of the leaves, numbers and sizes of a graph.
 struct given_values {
   std::vector<array> leaves;
   std::vector<double> numbers;
   std::vector<index_t> sizes;
-  index_t ranks = 1, rank = 0;  // those that divide layers, and this one
+  index_t ranks = 1, rank = 0;  // the ranks that shard layers, and this rank
 };
 
 /// The number that an extent stands for.
-/// What a rank has of `units` units: dealt one by one to the ranks, or the ranks to them if those are more.
+/// A rank's share of `units` units, which are dealt to the ranks one by one; if there are more ranks than
+/// units, ranks are dealt to units.
 struct own_pieces {
   index_t first = 0, count = 0;
   own_pieces(index_t units, index_t pieces, index_t ranks, index_t rank) {
@@ -177,7 +178,7 @@ inline array elementwise(const formula& f, const std::vector<const array*>& in,
   });
 }
 
-/// Folds dims [first, last), which stay with extent 1.
+/// Reduces dims [first, last), which are kept with extent 1.
 inline array folded(std::string_view op, const array& x, index_t first, index_t last) {
   std::vector<index_t> extents = x.extents;
   for (index_t d = first; d < last; ++d) extents[static_cast<std::size_t>(d)] = 1;
@@ -196,7 +197,7 @@ inline array folded(std::string_view op, const array& x, index_t first, index_t 
   return out;
 }
 
-/// The extremum over a set of dims, at[0], which stay if at[1].
+/// The extremum over a set of dims, at[0], which are kept if at[1] is set.
 inline array extremum(std::string_view op, const array& x, const std::vector<index_t>& at,
                       const std::vector<index_t>& extents) {
   array out = x;
@@ -285,7 +286,7 @@ inline array joined(const std::vector<const array*>& in, index_t along, const st
   });
 }
 
-/// What indices choose, or where they put: index_select, index_add, gather, scatter_sum.
+/// The ops that read or write by index: index_select, index_add, gather, scatter_sum.
 inline array looked_up(std::string_view op, const array& a, const array& b, const std::vector<index_t>& at,
                        const std::vector<index_t>& extents) {
   array out(extents);
@@ -310,7 +311,7 @@ inline array looked_up(std::string_view op, const array& a, const array& b, cons
   return out;
 }
 
-/// The positions along dim at[0] of the elements in their order, at[1]: descending.
+/// The indices along dim at[0] that sort the elements, with at[1] descending.
 inline array order_of(const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
   const auto dim = static_cast<std::size_t>(at[0]);
   return filled(extents, [&](position p) {
@@ -319,7 +320,7 @@ inline array order_of(const array& x, const std::vector<index_t>& at, const std:
       p[dim] = i;
       return at[1] ? -element(x, p) : element(x, p);
     };
-    for (index_t i = 0;; ++i) {  // the one that `place` elements come before
+    for (index_t i = 0;; ++i) {  // the element that `place` elements precede
       index_t before = 0;
       for (index_t j = 0; j < x.extents[dim]; ++j)
         before += number(j) < number(i) || (number(j) == number(i) && j < i);
@@ -328,7 +329,7 @@ inline array order_of(const array& x, const std::vector<index_t>& at, const std:
   });
 }
 
-/// The windows of an image, their sums where they came from, and the position of the largest element of each.
+/// The windows of an image, their sums scattered back, and the position of the largest element of each.
 inline array windowed(std::string_view op, const array& x, const std::vector<index_t>& at,
                       const std::vector<index_t>& extents) {
   const auto high = [](index_t packed) { return packed >> 32; };
@@ -348,7 +349,7 @@ inline array windowed(std::string_view op, const array& x, const std::vector<ind
       p[d] = p[d] * high(at[2]) + p[d + 2] * high(at[3]) - high(at[4]);
       p[d + 1] = p[d + 1] * low(at[2]) + p[d + 3] * low(at[3]) - low(at[4]);
       p.resize(d + 2);
-      const double term = x.at[k++];  // of windows on the padding, too
+      const double term = x.at[k++];  // windows on the padding count, too
       if (p[d] >= 0 && p[d] < extents[d] && p[d + 1] >= 0 && p[d + 1] < extents[d + 1])
         out.at[number_of_position(out, p)] += term;
     });
@@ -368,7 +369,7 @@ inline array windowed(std::string_view op, const array& x, const std::vector<ind
   });
 }
 
-/// The convolution of each channel by a matrix of its own, and the cotangent of the matrices.
+/// Depthwise convolution, and the cotangent of its weights.
 inline array depthwise(std::string_view op, const array& x, const array& other,
                        const std::vector<index_t>& at, const std::vector<index_t>& extents) {
   const auto high = [](index_t packed) { return packed >> 32; };
@@ -393,7 +394,7 @@ inline array depthwise(std::string_view op, const array& x, const array& other,
   return out;
 }
 
-/// Sums along dim at[0] up to each position, at[1]: from it on.
+/// Sums along dim at[0] up to each position; with at[1], from it on.
 inline array running_sum(const array& x, const std::vector<index_t>& at,
                          const std::vector<index_t>& extents) {
   const auto dim = static_cast<std::size_t>(at[0]);
@@ -417,8 +418,7 @@ inline array running_product(const array& x, const std::vector<index_t>& at,
   });
 }
 
-/// y[i] = a[i] y[i - 1] + b[i] along dim at[0], or a[i + 1] y[i + 1] + b[i] (at[1]), from the end of the line
-/// to i.
+/// y[i] = a[i] y[i - 1] + b[i] along dim at[0], or, with at[1], a[i + 1] y[i + 1] + b[i], from the end to i.
 inline array recurrence(const array& a, const array& b, const std::vector<index_t>& at,
                         const std::vector<index_t>& extents) {
   const auto dim = static_cast<std::size_t>(at[0]);
@@ -454,7 +454,7 @@ inline array position_of(const array& x, const std::vector<index_t>& at,
   });
 }
 
-/// Indices, which must be in [0, at[0]); at[2] becomes -1 if at[3] is 1.
+/// Checks that indices are in [0, at[0]); if at[3] is 1, at[2] becomes -1.
 inline array checked(const array& x, const std::vector<index_t>& at) {
   return filled(x.extents, [&](const position& p) {
     const double i = element(x, p);
@@ -475,8 +475,8 @@ inline array uniform(index_t number, const std::vector<index_t>& extents) {
   return out;
 }
 
-/// Attention (three operands) and its derivative (six): the k-th result. Queries of several heads in turn may
-/// have the same keys; at: whether causal, the position of the first query.
+/// The k-th result of attention (three operands) or of its derivative (six). Consecutive query heads may
+/// share keys; at: whether causal, the position of the first query.
 inline array attended(const std::vector<index_t>& at, const std::vector<const array*>& in, index_t k,
                       const std::vector<index_t>& extents) {
   const std::vector<index_t>&e = in[0]->extents, &f = in[1]->extents;  // batch, position, head, feature
@@ -516,7 +516,7 @@ inline array attended(const std::vector<index_t>& at, const std::vector<const ar
 
 }  // namespace detail
 
-/// Op on operands, with attributes and extents that are numbers.
+/// An op on operands, with attributes and extents that are numbers.
 inline array computed(std::string_view op, dtype type, const std::vector<index_t>& at,
                       const std::vector<const array*>& in, const std::vector<index_t>& extents) {
   if (const auto f = detail::formulas().find(op); f != detail::formulas().end())

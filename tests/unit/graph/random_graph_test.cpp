@@ -34,7 +34,7 @@ int number_from(const char* name, int otherwise) {
   return text && *text ? std::atoi(text) : otherwise;
 }
 
-/// Builds a graph through the functions that formulas use, and computes what each value should be on the way.
+/// Builds a graph with the functions that formulas use, and computes the expected value of each node.
 class builder {
  public:
   struct known {
@@ -70,7 +70,7 @@ class builder {
     return e;
   }
 
-  /// A leaf; extents are static or symbols, but for 1 where it must stretch.
+  /// A leaf; extents are static or symbols, except for 1 where it must broadcast.
   known leaf(const std::vector<index_t>& extents, bool ones_stretch = false) {
     return leaf_of(filled(extents, [&] { return real(); }), type_, ones_stretch, chance(80));
   }
@@ -92,7 +92,7 @@ class builder {
                              : static_cast<std::size_t>(below(static_cast<int>(values.size())))];
   }
 
-  /// What a value should be, beside what the graph made of it. 0 if it grew too large to go on with.
+  /// Records a node and its expected value; returns 0 if the value is too large to use.
   int add(value v, array elements) {
     if (elements.at.size() > 300) return 0;
     for (double x : elements.at)
@@ -316,7 +316,7 @@ class builder {
     return add(x.in_graph, x.elements);
   }
 
-  /// Dims merged, split, added and taken away.
+  /// Merges, splits, adds and removes dims.
   int reshape() {
     const known x = pick();
     const int order = static_cast<int>(x.elements.order());
@@ -456,7 +456,7 @@ bool near(const array& a, const array& b, double tolerance) {
   return true;
 }
 
-/// Throws if an output of `after` differs from that of `before`, or a promise is broken.
+/// Throws if an output of `after` differs from that of `before`, or a postcondition does not hold.
 struct examiner {
   const given_values& given;
   double tolerance;
@@ -484,8 +484,8 @@ struct examiner {
     return g;
   }
 
-  /// Lowers a graph of expanded ops, and plays it with `leaves`, which are those of `v` as far as the element
-  /// type goes.
+  /// Lowers a graph of expanded ops, and runs it with `leaves`, which are those of `v` rounded to their
+  /// element types.
   std::vector<array> lowered(compute_graph g, const std::vector<array>& expected, const given_values& v,
                              const given_values& leaves, const char* what) const {
     examiner own{v, tolerance};
@@ -527,7 +527,7 @@ struct examiner {
     for (std::size_t i = 0; i < leaves.size(); ++i)
       if (!leaves[i]) leaves[i] = tensor_of(where, v.leaves[i], dtype::f64);
     recycled_vector<any_number> numbers;
-    for (double x : v.numbers) numbers.push_back(any_number::of(x));  // floating arguments alone
+    for (double x : v.numbers) numbers.push_back(any_number::of(x));  // only floating arguments
     const runtime::symbol_values symbols =
         runtime::resolve_symbols(view, leaves, {v.sizes.data(), v.sizes.size()});
     runtime::specialization at(view, {}, symbols, *where);
@@ -572,7 +572,7 @@ double dot(const array& a, const array& b) {
   return sum;
 }
 
-/// The cotangents agree with a difference of the interpreted values along a random direction.
+/// Checks that the cotangents agree with a difference of the interpreted values along a random direction.
 void check_derivative(const examiner& look, const compute_graph& g, const std::vector<array>& joint,
                       const array& seed, const std::vector<bool>& tracked) {
   std::mt19937 random(7);
@@ -632,7 +632,7 @@ void check_joint(const examiner& look, const compute_graph& canonical, const std
     later.leaves.push_back(seed);
     const std::vector<array> cotangents(expected.begin() + 1, expected.end());
     own.same(own.outputs(backward, later), cotangents, "backward part");
-    // Kept values as they were played: a maximum is found again among elements that are computed again.
+    // Kept values as they were computed: a maximum must be found again among recomputed elements.
     const std::vector<array> kept_played = own.lowered(forward, saved_values, given, given, "forward part");
     given_values later_played = later;
     std::copy(kept_played.begin() + 1, kept_played.end(),
@@ -641,8 +641,8 @@ void check_joint(const examiner& look, const compute_graph& canonical, const std
   }
 }
 
-/// Lowers the graph with values, and sums of their rows and columns, as further outputs: kernels with several
-/// results.
+/// Lowers the graph with values, and sums of their rows and columns, as additional outputs, so that kernels
+/// have several results.
 void check_sums(const examiner& look, compute_graph g, const std::vector<builder::known>& values,
                 unsigned seed) {
   std::mt19937 random(seed);
@@ -659,7 +659,7 @@ void check_sums(const examiner& look, compute_graph g, const std::vector<builder
   look.lowered(graph::expanded(graph::with_canonical_extents(g)), expected, look.given, look.given, "sums");
 }
 
-/// All passes over the graph of this seed.
+/// Runs all passes over the graph of this seed.
 void check_graph(unsigned seed) {
   builder b(seed);
   b.build();

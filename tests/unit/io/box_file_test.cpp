@@ -18,7 +18,7 @@ using namespace weft::test;
 
 namespace {
 
-/// A device whose memory the host copies to and from; counts how often.
+/// A device whose memory the host can only copy to and from; counts the copies.
 struct far_backend : cpu::cpu_backend {
   int uploads = 0;
   far_backend() : cpu_backend(1) {}
@@ -43,7 +43,7 @@ std::string random_bytes(random_source& random, std::size_t n, dtype type) {
   for (char& c : bytes) c = static_cast<char>(type == dtype::boolean ? random() % 2 : random());
   return bytes;
 }
-/// The elements of `b` out of those of the whole tensor.
+/// The elements of `b`, selected from those of the whole tensor.
 std::string chosen(const std::string& all, const box& b, const shape& whole, dtype type) {
   std::string bytes;
   const auto size = static_cast<std::size_t>(size_of(type));
@@ -115,7 +115,7 @@ TEST_CASE("only blocks with elements that are needed are read, and each is check
   }
   far->uploads = 0;
   CHECK(read(columns, {}));
-  CHECK(far->uploads == 1);  // together, though each row has a run
+  CHECK(far->uploads == 1);  // in one copy, although each row has a separate run
   for (std::size_t block = 0; block < 5; ++block) {
     std::string damaged = all;
     damaged[block * io::block_bytes + 77] ^= 4;
@@ -133,7 +133,7 @@ TEST_CASE("only blocks with elements that are needed are read, and each is check
     CHECK(is_refused(rows) == (block == 1 || block == 2));
     CHECK(is_refused(columns));
     CHECK(is_refused(corner) == (block == 4));
-    CHECK_THROWS_AS(read(corner, {xxh64(all)}), io_error);  // a sum of everything needs everything
+    CHECK_THROWS_AS(read(corner, {xxh64(all)}), io_error);  // a checksum of the whole needs the whole
   }
   f.put(all.substr(0, 700 * 4096));
   CHECK(read(rows, {}));  // without checksums nothing behind the last element

@@ -13,7 +13,7 @@
 
 using namespace weft;
 
-// Offsets in DLManagedTensor and DLManagedTensorVersioned of DLPack 1.0, with 8 bytes a pointer.
+// Offsets in DLManagedTensor and DLManagedTensorVersioned of DLPack 1.0, with 8-byte pointers.
 static_assert(sizeof(io::dlpack_device) == 8 && sizeof(io::dlpack_dtype) == 4);
 static_assert(offsetof(io::dlpack_array, device) == 8 && offsetof(io::dlpack_array, order) == 16 &&
               offsetof(io::dlpack_array, type) == 20 && offsetof(io::dlpack_array, extents) == 24 &&
@@ -29,7 +29,7 @@ static_assert(offsetof(io::dlpack_versioned_tensor, context) == 8 &&
 
 namespace {
 
-/// An array of another library: its elements in a buffer, and how often the deleter was called.
+/// An array of another library: its elements in a buffer, and the number of calls of the deleter.
 template <class Managed>
 struct foreign {
   std::vector<char> buffer;

@@ -36,7 +36,7 @@ std::string failure(const std::function<void()>& f) {
   return "";
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-/// A process that replaces a file by "half" and, so far, stops before the end. It is killed in the end.
+/// A process that replaces a file by "half" and stops before the end, until it is killed.
 class half_way {
  public:
   explicit half_way(const std::string& path) {
@@ -63,7 +63,7 @@ class half_way {
   half_way& operator=(const half_way&) = delete;
   ~half_way() { ::kill(process_, SIGKILL), ::waitpid(process_, nullptr, 0); }
 
-  /// Lets it begin; returns "begun", or the error.
+  /// Starts it; returns "begun", or the error.
   std::string begin() {
     (void)!::write(go_.number(), "", 1);
     char text[1000];
@@ -75,7 +75,7 @@ class half_way {
   pid_t process_;
   descriptor go_, said_;
 };
-/// Something else than a file at `path`, and how it is called.
+/// Something other than a file at `path`, and its name.
 const std::pair<const char*, void (*)(const std::string&)> others[] = {
     {"a folder", [](const std::string& path) { fs::create_directory(path); }},
     {"a FIFO", [](const std::string& path) { ::mkfifo(path.c_str(), 0600); }},
@@ -125,7 +125,7 @@ TEST_CASE("a file is replaced whole, and only a file") {
            has(replace("y", "text"), "is a symbolic link")));
     fs::remove(f / "y");
     if (std::string(name) == "a folder") continue;
-    make(f / "y.partial");  // is in nobody's way, and not followed
+    make(f / "y.partial");  // neither blocks the write nor is followed
     CHECK(replace("y", "text") == "");
     CHECK(fs::is_regular_file(fs::symlink_status(f / "y")));
     CHECK(!fs::exists(f / "y.partial-elsewhere"));
@@ -253,7 +253,7 @@ TEST_CASE("a log: lines whole or not, errors named") {
   CHECK(has(failure([&] { line_log(f.path.string(), true); }), "cannot be written: Is a directory"));
   ::mkfifo((f / "fifo").c_str(), 0600);
   CHECK(has(failure([&] { line_log(f / "fifo", true); }),
-            "fifo: cannot be written: "));  // nobody reads it: at once
+            "fifo: cannot be written: "));  // without a reader, fails at once
   descriptor reader(::open((f / "fifo").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   line_log fifo(f / "fifo", true);
   fifo.line("read");

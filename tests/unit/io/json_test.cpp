@@ -150,7 +150,7 @@ TEST_CASE("JSON: depth is bounded") {
   CHECK(failure(objects).find("nested too deeply") != std::string::npos);
 }
 
-// Ten times the keys took a hundred times as long: a million of them, hours.
+// Ten times as many keys took a hundred times as long; a million keys took hours.
 TEST_CASE("JSON: a million keys") {
   std::string text = "{";
   for (int i = 0; i < 1'000'000; ++i)
@@ -173,7 +173,7 @@ TEST_CASE("JSON: memory within ten times the text, for the texts with most value
     text += "0]";
     std::fflush(nullptr);
     const pid_t child = ::fork();
-    if (child == 0) {  // whose memory has not been larger before
+    if (child == 0) {  // a new process, whose peak memory is not from before
       const auto largest = [] {
         rusage r{};
         ::getrusage(RUSAGE_SELF, &r);

@@ -183,7 +183,7 @@ TEST_CASE("npy, npz: of every beginning and every change of a file, the array is
     const io::zip_member& first = *zip.find("f64.fortran.npy");
     const std::vector<char> content = zip.read(first);
     std::string whole = archive({{first.name, {content.begin(), content.end()}}});
-    if (compressed) {  // the first member of the file, and a directory of it alone
+    if (compressed) {  // the first member of the file, and a directory with only this member
       whole = io::input_file(zip.path()).text().substr(0, 30 + first.name.size() + first.bytes);
       whole += io::detail::zip_directory({first}, whole.size());
       whole.replace(whole.rfind("PK\1\2") + 10, 1, 1, '\x8');

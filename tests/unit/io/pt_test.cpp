@@ -48,7 +48,7 @@ std::string tensor_in(const std::string& storage, const std::string& offset, con
 }
 const std::string six = tensor_in(storage(6), "K\0"s, tuple({"K\2", "K\3"}), tuple({"K\3", "K\1"}));
 
-/// Writes a file of torch.save with this value, and a storage of six numbers; reads it.
+/// Writes a torch.save file with this value and a storage of six numbers, and reads it.
 io::stored_tensors read(const std::string& value, const std::string& before = "\x80\2",
                         const std::string& after = ".") {
   const memory_file file;
@@ -145,7 +145,7 @@ TEST_CASE("pt: a checkpoint, with views of every kind, types and values that are
   check("tied.1", dtype::f32, {1, {4}});
   check("7.-3", dtype::i32, {1, {3}});
 
-  // Elements of a tensor of 40 by their positions in it.
+  // The elements of a tensor of 40, by position.
   const io::stored_tensor base = numbers(dtype::f32, {1, {40}});
   const auto check_positions = [&](const char* tensor, const shape& extents,
                                    const std::vector<std::size_t>& at) {
@@ -315,7 +315,7 @@ TEST_CASE("pt: pickles are not executed, and what torch.save does not write is a
   check_refused("\x8a\xff", "ends early");
   check_refused(std::string(40, ']') + std::string(39, 'a'), "nested too deeply");
   check_refused("}q\1X\1\0\0\0ah\1s"s, "");  // a dict in itself
-  std::string laughs = "]q\0"s;              // each list has the one before twice
+  std::string laughs = "]q\0"s;              // each list contains the previous one twice
   for (int i = 0; i < 30; ++i)
     laughs += "](" + std::string("h") + static_cast<char>(i) + "h" + static_cast<char>(i) + "eq" +
               static_cast<char>(i + 1);
@@ -370,7 +370,7 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
   CHECK(read(parameter).tensors.size() == 1);
   check_refused(name("torch._utils", "_rebuild_parameter") + tuple({parameter, "\x88", "N"}) + "R",
                 "is malformed");
-  // The form of types that have no storage of their own counts bytes, and ends with the type.
+  // The form for types without their own storage class counts bytes, and ends with the type.
   const auto untyped = [&](std::uint64_t bytes) {
     return name("torch._utils", "_rebuild_tensor_v3") +
            tuple({tuple({text("storage"), name("torch.storage", "UntypedStorage"), text("0"), text("cpu"),
@@ -400,7 +400,7 @@ TEST_CASE("pt: what a pickle says about elements is checked") {
     CHECK_THROWS_WITH_AS(io::load(file.path(), t), doctest::Contains("has no tensor that can be read"),
                          io_error);
   }
-  // Many names of one storage: no more than 64 times the bytes of the file.
+  // Many names for one storage: at most 64 times the bytes of the file.
   const memory_file file;
   std::string pickle =
       "\x80\2](" + tensor_in(storage(20000), offset, tuple({integer(20000)}), tuple({"K\1"})) + "q\1";
@@ -429,7 +429,7 @@ TEST_CASE("pt: of every beginning and every change of a file, the tensors are re
     for (const auto& [tensor, t] : io::read_tensors(file.path()).tensors)
       CHECK(is_numbers(t, dtype::f32, {2, {2, 3}}));
   });
-  // What CRCs would detect: changes of the pickle alone.
+  // Changes that CRCs would detect are made to the pickle only.
   const std::string value = dict({text("w"), six, text("n"), "K\3", text("l"), "](" + six + "e"});
   for_each_damage("\x80\2" + value + ".", [&](const std::string& pickle) {
     for (const auto& [tensor, t] : read(pickle, "", "").tensors)

@@ -12,7 +12,8 @@ using namespace std::string_literals;
 
 namespace {
 
-/// Bits of a DEFLATE stream, as RFC 1951 writes them: numbers from the lowest bit on, codes from the highest.
+/// Writes the bits of a DEFLATE stream as in RFC 1951: numbers from the lowest bit on, codes from the
+/// highest.
 struct bit_writer {
   std::string bytes{};
   unsigned count = 0;
@@ -96,7 +97,7 @@ TEST_CASE("inflate: blocks bit by bit") {
   // Fixed codes: 'a' is 0x30 + 97 in 8 bits, 200 is 0x190 + 56 in 9 bits, lengths 3 to 114 have 7 bits.
   const auto fixed = [] { return bits{}.number(1, 1).number(1, 2); };
   CHECK(inflated(fixed().code("10010001").code("111001000").code("0000000").bytes, 2) == "a\xc8");
-  // 'a', then four bytes from one before: 258 = 0000010, distance 1 = 00000.
+  // 'a', then four bytes at distance 1: code 258 = 0000010, distance code 0 = 00000.
   CHECK(inflated(fixed().code("10010001").code("0000010").code("00000").code("0000000").bytes, 5) == "aaaaa");
   // 'a' 'b', then three from two before; then 11 + 1 bytes (265 with an extra bit) from 5 before (4, an extra
   // bit of 0).
@@ -115,10 +116,10 @@ TEST_CASE("inflate: blocks bit by bit") {
   // 'a' and 258 bytes: code 285, 11000101.
   CHECK(inflated(fixed().code("10010001").code("11000101").code("00000").code("0000000").bytes, 259) ==
         std::string(259, 'a'));
-  // A block of codes of its own: 'a' is 0, the end 1, and the one distance 0. Lengths: 97 zeros, 1, 158
+  // A block with dynamic codes: 'a' is 0, the end 1, and the only distance 0. Lengths: 97 zeros, 1, 158
   // zeros, 1; 1.
   const auto own = [](unsigned last, const std::string& one = "0") {
-    // The code of lengths: 1 is 0, 18, which repeats zeros, is 1.
+    // The code of the lengths: 1 is 0; 18, which repeats zeros, is 1.
     return bits{}
         .number(last, 1)
         .number(2, 2)
@@ -202,7 +203,7 @@ TEST_CASE("zip: members and positions of more than 4 GiB") {
   const io::zip_member c{"c", b.at + 51 + 4, large, large, 0, 1};
   const std::uint64_t end = c.at + 51 + large;
   const std::string directory = io::detail::zip_directory({a, b, c}, end);
-  // APPNOTE 4.5.3: size, size in the archive, position, as far as they do not fit.
+  // APPNOTE 4.5.3: size, size in the archive, position, each only if it does not fit.
   CHECK(directory.find("a\1\0\x10\0"s + little(large, 8) + little(large, 8) + "PK") != directory.npos);
   CHECK(directory.find("b\1\0\x8\0"s + little(b.at, 8) + "PK") != directory.npos);
   CHECK(directory.find("c\1\0\x18\0"s + little(large, 8) + little(large, 8) + little(c.at, 8) + "PK") !=

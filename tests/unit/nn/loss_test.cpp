@@ -23,7 +23,7 @@ struct net {
 using tokens = tensor<std::int64_t, extents<dyn, dyn>>;
 constexpr index_t words = 391, width = 8;
 
-/// Two micro-batches, of which the second has labels that do not count.
+/// Two micro-batches; the second has ignored labels.
 struct lesson {
   device where{std::make_shared<cpu::cpu_backend>(1)};
   net model{embedding_table<>::create(words, width, where), linear<>::create(width, width, where)};
@@ -51,7 +51,7 @@ struct outcome {
   std::size_t peak = 0;
 };
 
-/// `at_once` 0: all logits at once, by hand.
+/// `at_once` = 0: all logits at once, without linear_cross_entropy.
 template <class Context>
 outcome learn(index_t at_once) {
   const lesson l;
@@ -73,7 +73,7 @@ outcome learn(index_t at_once) {
   return result;
 }
 
-/// What the definition says: the loss, and for each parameter the derivative along a few directions.
+/// Compares with the definition: the loss, and for each parameter the derivative along a few directions.
 struct expected {
   double loss = 0;
   std::vector<std::vector<oracle::array>> directions;
@@ -91,7 +91,7 @@ struct expected {
   void add(const E& e, const P& parameter) {
     directions.emplace_back();
     slopes.emplace_back();
-    for (std::uint64_t k = 0; k < 12; ++k) {  // dense ones, and ones in which one element moves
+    for (std::uint64_t k = 0; k < 12; ++k) {  // dense directions, and directions in which one element moves
       oracle::array v = oracle::read(randn<float>(extents<dyn>{parameter.size()}, {.seed = k}));
       v.extents = parameter.extents();
       if (k >= 4)
@@ -113,7 +113,7 @@ void check(const outcome& part, const expected& whole, double tolerance) {
       CAPTURE(p); CAPTURE(k);
       const oracle::array &g = part.gradients[p], &v = whole.directions[p][k];
       REQUIRE(g.extents == v.extents);
-      double along = 0, size = 0, largest = 0;  // elements are as exact as the largest is
+      double along = 0, size = 0, largest = 0;  // errors of elements are relative to the largest
       for (std::size_t i = 0; i < g.f.size(); ++i) {
         along += g.f[i] * v.f[i] / 64;
         size += std::abs(g.f[i] * v.f[i]) / 64;
@@ -143,7 +143,7 @@ TEST_CASE("linear_cross_entropy: in lower precision") {
 }
 
 namespace {
-/// Bytes that the loss of 64 rows in so many slices, and its gradients, read and write.
+/// Bytes that the loss of 64 rows, in this many slices, and its gradients read and write.
 template <class Context>
 double bytes_of_slices(index_t slices, index_t classes, bool differentiated) {
   const auto counts = std::make_shared<counting_backend>();
@@ -166,7 +166,7 @@ double bytes_of_slices(index_t slices, index_t classes, bool differentiated) {
 
 TEST_CASE("linear_cross_entropy: a weight that products read in lower precision is rounded once") {
   const auto of_a_slice = [](auto bytes_of) { return (bytes_of(16) - bytes_of(4)) / 12 / (10000 * 16); };
-  // For each element: two products read two bytes each; one adds to four, which it reads and writes.
+  // Per element: two products read two bytes each, and one adds to four bytes, which it reads and writes.
   CHECK(of_a_slice([](index_t n) {
           return bytes_of_slices<context_in<precision::bf16>>(n, 10000, true);
         }) == doctest::Approx(12).epsilon(0.01));
@@ -193,7 +193,7 @@ TEST_CASE("linear_cross_entropy: evaluated, and on a tape that does not record")
 }
 
 namespace {
-/// The mean loss of `rows` equal rows, where logits are 0 and `high` and labels name the lower, and the sum
+/// The mean loss of `rows` equal rows with logits 0 and `high`, whose labels name the lower one, and the sum
 /// of the gradient of the features.
 template <class T>
 std::pair<double, double> narrow_loss(index_t rows, float high, index_t at_once) {
@@ -213,7 +213,7 @@ std::pair<double, double> narrow_loss(index_t rows, float high, index_t at_once)
 TEST_CASE("linear_cross_entropy: bf16 and f16 are added up and counted in f32") {
   for (const index_t at_once : {2, 64, 1 << 20}) {
     CAPTURE(at_once);
-    // Sums of bf16 stop growing at 256 times an addend, counts at 256; sums of f16 overflow at 65504.
+    // bf16 sums stop growing at 256 times an addend, counts at 256; f16 sums overflow at 65504.
     const auto [bf16_loss, bf16_slope] = narrow_loss<bfloat16>(1003, 4.0f, at_once);
     CHECK(bf16_loss == doctest::Approx(4 + std::log1p(std::exp(-4.0))).epsilon(4e-3));
     CHECK(bf16_slope == doctest::Approx(4 / (1 + std::exp(-4.0))).epsilon(8e-3));

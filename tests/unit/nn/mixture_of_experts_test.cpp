@@ -36,7 +36,7 @@ numbers mapped(const numbers& w, const numbers* b, const numbers& x) {
   return y;
 }
 
-/// An expert [C] -> [C] of which the parameters begin with `path`.
+/// An expert [C] -> [C] whose parameter names begin with `path`.
 using plain_expert =
     std::function<numbers(const named_numbers& all, const std::string& path, const numbers&)>;
 
@@ -46,7 +46,7 @@ numbers two_layers(const named_numbers& all, const std::string& path, const numb
   return mapped(all.at(path + "out.weight"), &all.at(path + "out.bias"), h);
 }
 
-/// What a mixture computes of tokens, by loops.
+/// A mixture's results for tokens, computed by loops.
 struct plain_mixture {
   bool renormalises;
   plain_expert expert;
@@ -111,7 +111,7 @@ struct plain_mixture {
   }
 };
 
-/// The loss of which gradients are compared: a weighted sum of y, and the auxiliary losses.
+/// The loss whose gradients are compared: a weighted sum of y, and the auxiliary losses.
 double loss_of(const plain_mixture::result& r) {
   double loss = 0.3 * r.balance + 0.2 * r.z;
   for (std::size_t i = 0; i < r.y.size(); ++i) loss += std::cos(static_cast<double>(i)) * r.y[i];
@@ -120,7 +120,7 @@ double loss_of(const plain_mixture::result& r) {
 
 bool near(double a, double b) { return std::abs(a - b) <= 2e-4 * std::max(1.0, std::abs(b)); }
 
-/// Value and all gradients of `moe` at `x`.
+/// Compares the value and all gradients of `moe` at `x`.
 template <class Moe, class X>
 plain_mixture::result check_mixture(Moe& moe, const X& x, plain_mixture plain) {
   named_numbers all;
@@ -180,7 +180,7 @@ plain_moe small(index_t experts, const expert_choice& choice) {
   return plain_moe::create(4, experts, choice, [] { return feed_forward<4, 6>(); });
 }
 
-/// An expert of a user.
+/// A custom expert.
 struct bent {
   linear<4, 4> map;
   auto operator()(expression auto x) const { return tanh(map(x)); }

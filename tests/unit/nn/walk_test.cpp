@@ -121,7 +121,7 @@ inline constexpr bool weft::holds_no_tensors<counter> = true;
 
 namespace {
 struct incomplete;
-/// Pointers to what holds no tensors, or what nobody sees into, are members as any other.
+/// Pointers to types without tensors, or to opaque types, are members like any other.
 struct with_pointers {
   layer inner;
   incomplete* of_library = nullptr;
@@ -284,7 +284,7 @@ TEST_CASE("a step that would change nothing is an error") {
   CHECK(optimizer.steps == 0);
   adamw other;
   CHECK_THROWS_AS(other.step(m), usage_error);
-  // Parameters that the loss does not depend on stay as they are.
+  // Parameters that the loss does not depend on do not change.
   tape steps;
   steps.backward(steps.eval(sum(m.bias * 2.0f)));
   const auto weight = m.weight.to_vector(), bias = m.bias.to_vector();

@@ -13,7 +13,7 @@ using namespace weft;
 
 namespace {
 
-/// Tells before each call that changes a file, and fails at one.
+/// Reports before each call that changes a file, and fails at one of them.
 struct watched_disk : io::file_calls {
   std::function<void()> before = [] {};
   int done = 0, fails_at = 0;

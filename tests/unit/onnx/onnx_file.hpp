@@ -54,7 +54,7 @@ inline std::vector<field> fields_of(std::string_view message) {
   return all;
 }
 
-/// The fields `number` of a message; the first one; its integer.
+/// All fields `number` of a message; the first one; the first one's integer.
 inline std::vector<field> all_of(std::string_view message, int number) {
   std::vector<field> found;
   for (const field& f : fields_of(message))
@@ -157,8 +157,8 @@ inline graph read_graph(std::string_view m) {
   return g;
 }
 
-/// Throws unless each value has a name of its own and is defined before it is read, initializers have the
-/// bytes of their shapes, and attributes an op needs are there. `known`: names from outside.
+/// Throws unless each value has a unique name and is defined before it is read, initializers have as many
+/// bytes as their shapes require, and ops have the attributes that they need. `known`: names from outside.
 inline void check(const graph& g, std::set<std::string> known = {}) {
   const std::map<std::int64_t, std::size_t> size{{1, 4}, {2, 1},  {6, 4},  {7, 8},
                                                  {9, 1}, {10, 2}, {11, 8}, {16, 2}};
@@ -184,7 +184,7 @@ inline void check(const graph& g, std::set<std::string> known = {}) {
     if (!known.contains(v.name)) throw std::runtime_error("output " + v.name + " is not defined");
 }
 
-/// The graph of a model's bytes, of which all of this holds.
+/// The graph of a model's bytes, after these checks.
 inline graph read(std::string_view model) {
   if (one_of(model, 1).integer != 8) throw std::runtime_error("another version of the format");
   const auto opset = all_of(model, 8);

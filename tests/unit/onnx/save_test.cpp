@@ -19,7 +19,7 @@ using namespace weft;
 
 namespace {
 
-/// A file of this process, which is removed at its end.
+/// A file of this process, removed by the destructor.
 struct temporary_file {
   const std::string name = "weft_" + std::to_string(::getpid()) + ".onnx",
                     path = std::filesystem::temp_directory_path() / name;
@@ -315,7 +315,7 @@ TEST_CASE("save_onnx: names and inputs that cannot be are refused") {
   auto changed = x * 2;
   tensor<float, extents<dyn, 4>>(x.state()).mutable_data();
   CHECK_THROWS_WITH_AS(save_onnx(path, changed), doctest::Contains("changed in place"), value_error);
-  // Names that the file makes itself give way.
+  // Generated names give way to the user's.
   const auto g = exported(x * 2, {.inputs = {{"constant_0", x}}, .outputs = {"Mul_0"}});
   CHECK(g.outputs[0].name == "Mul_0");
 }

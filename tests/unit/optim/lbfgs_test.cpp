@@ -24,7 +24,7 @@ point<T> far(index_t n) {
   return {parameter<extents<dyn>, T>(full<T>(extents<dyn>{n}, T(3)))};
 }
 
-/// The value of a function with its minimum of -1 at a = (0, 1, ...), b = 2, ill-conditioned.
+/// An ill-conditioned function with minimum -1 at a = (0, 1, ...), b = 2.
 template <element T>
 double value_of(const point<T>& p) {
   tape steps;
@@ -60,7 +60,7 @@ TEST_CASE("L-BFGS: settings bound the evaluations and the history") {
   const auto counted = [&] { return ++calls, value_of(p); };
   lbfgs optimizer{.max_iter = 4, .history_size = 2, .line_search = true};
   optimizer.step(p, counted);
-  CHECK(calls <= 5 + 1);  // 5 / 4 of max_iter, and one more that a line search has begun
+  CHECK(calls <= 5 + 1);  // 5 / 4 of max_iter, and one more in a line search that had begun
   for (int i = 0; i < 5; ++i) optimizer.step(p, counted);
   CHECK(optimizer.corrections.size() == 2);
   calls = 0;
@@ -146,7 +146,7 @@ TEST_CASE("L-BFGS: a function that throws, or is not finite far away") {
     return loss.item();
   });
   CHECK(root.x.to_vector() == std::vector<float>{0, 1});
-  // log is not a number where a step is too long: the search turns back
+  // log is NaN if a step is too long: the search backtracks
   struct {
     parameter<extents<1>> x{from<float>(extents<1>{}, {0.01f})};
   } m;

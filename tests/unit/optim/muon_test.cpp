@@ -37,7 +37,7 @@ auto everything(const layer& m) {
   return mean(square(matmul(x, transpose(m.weight)) + m.bias)) + mean(square(m.table));
 }
 
-/// The singular values of a matrix of two columns, the larger one first.
+/// The singular values of a two-column matrix, the larger one first.
 std::pair<double, double> singular_values(const std::vector<double>& m) {
   double a = 0, b = 0, c = 0;
   for (std::size_t i = 0; i < m.size(); i += 2) {

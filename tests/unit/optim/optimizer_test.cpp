@@ -15,7 +15,7 @@ using namespace weft;
 
 namespace {
 
-/// Parameters of four types; their elements and gradients have few bits, so that each type holds them.
+/// Parameters of four types; their elements and gradients have so few bits that they are exact in each type.
 struct mixed {
   parameter<extents<3, 5>> a;
   parameter<extents<7>, double> b;
@@ -88,7 +88,7 @@ void for_each_gradient(mixed& m, F f) {
   });
 }
 
-/// An optimizer as users write it: Lion (Chen et al., 2023).
+/// A custom optimizer, as a user would write it: Lion (Chen et al., 2023).
 struct lion {
   double lr = 1e-2, beta1 = 0.9, beta2 = 0.99;
   optimizer_state state{};
@@ -169,12 +169,12 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
                          "checkpoints carry its state from one run to the next",
                          usage_error);
     CHECK(second.layer.bias.to_vector() == before);
-    CHECK_THROWS_AS(train(second), usage_error);  // as long as the other is alive
+    CHECK_THROWS_AS(train(second), usage_error);  // as long as the other model is alive
   }
   train(first);
   line moved = std::move(first);  // the same parameters
   train(moved);
-  moved = line{};  // in the place of the model before
+  moved = line{};  // at the address of the previous model
   train(moved);
   struct two {
     line a, b;

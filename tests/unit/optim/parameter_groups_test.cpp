@@ -28,7 +28,7 @@ const auto adjust = [](const std::string& name, adamw& of) {
   if (name.ends_with(".bias")) of.weight_decay = 0;
 };
 
-/// Three backward passes, each of which `step(number)` follows.
+/// Three backward passes, each followed by `step(number)`.
 template <class Context, class Step>
 void train(const net& m, Context& c, Step step) {
   for (int s = 0; s < 3; ++s) {
@@ -38,7 +38,7 @@ void train(const net& m, Context& c, Step step) {
     step(s);
   }
 }
-/// What optimizers of their own make of the parameters.
+/// The parameters after updates by separate optimizers.
 std::vector<float> expected() {
   net m;
   initialize(m, 3);

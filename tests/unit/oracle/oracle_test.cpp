@@ -19,7 +19,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  NaN = std::numeric_limits<double>::quiet_NaN();
 
-/// The floating value of `e` is of `type` and has these extents and elements.
+/// Checks that the floating value of `e` has this type, extents and elements.
 template <expression E>
 test::comparison is(const E& e, dtype type, const shape& s, std::vector<double> elements, double within = 0) {
   return matches(oracle::value(e), oracle::numbers(type, s, std::move(elements)), {.absolute = within});
@@ -394,13 +394,13 @@ TEST_CASE("derivatives by differences: once and twice, in double whatever the ty
   const variable<double, extents<2>> near_border(from(extents<2>{}, std::vector<double>{1e-3, 2}));
   CHECK(matches(oracle::gradient(log(near_border), near_border).value,
                 oracle::numbers(dtype::f64, {1, {2}}, {1000, 0.5}), {.relative = 1e-8}));
-  // With respect to another leaf than the direction's.
+  // With respect to a leaf other than the direction's.
   const variable<double, extents<2>> w(from(extents<2>{}, std::vector<double>{3, 4}));
   CHECK(matches(oracle::gradient_along(near_border * near_border * w, near_border,
                                        oracle::numbers(dtype::f64, {1, {2}}, {1, 1}), w)
                     .value,
                 oracle::numbers(dtype::f64, {1, {2}}, {2e-3, 4}), {.relative = 1e-7}));
-  // A kink beside the point is passed by smaller steps; at the point there is no derivative from both sides.
+  // Smaller steps avoid a kink near the point; at a kink, the one-sided derivatives differ.
   const variable<double, extents<2>> kink(from(extents<2>{}, std::vector<double>{-1e-3, 0.01}));
   CHECK(matches(oracle::gradient(relu(kink), kink).value, oracle::numbers(dtype::f64, {1, {2}}, {0, 1}),
                 {.absolute = 1e-9}));
