@@ -27,7 +27,7 @@ struct layer {
   }
 };
 
-/// The most bytes of any rank for a forward and backward pass, without those of the parameters.
+/// The maximum over ranks of the bytes of a forward and backward pass, without the parameters.
 template <class Plan>
 std::size_t peak_of_ranks(int ranks) {
   std::vector<std::size_t> peaks(static_cast<std::size_t>(ranks));
@@ -50,7 +50,7 @@ std::size_t peak_of_ranks(int ranks) {
 
 constexpr std::size_t gradients = 4 * (12 * width * width + 9 * width), keys = 4 * length * width;
 
-/// `travelling`: by number of ranks, what attention holds at most besides its operands and results, in units
+/// `travelling`: by number of ranks, the peak memory of attention besides its operands and results, in units
 /// of the keys of one rank.
 template <class Plan>
 void falls_with_ranks(std::map<int, std::size_t> travelling) {
@@ -66,14 +66,14 @@ void falls_with_ranks(std::map<int, std::size_t> travelling) {
 }  // namespace
 
 TEST_CASE("activations of a rank fall with the number of ranks") {
-  // At most, in backward: keys and values that are here and that arrive, their cotangents that are computed,
-  // sent and arrive, and those of queries. Of two ranks nothing arrives while there is something to compute.
+  // The peak, in the backward pass: keys and values that are here and that arrive, their cotangents that are
+  // computed, sent and received, and those of queries. With two ranks, nothing arrives during computation.
   falls_with_ranks<policy<strategy::mesh<cp<ring>>>>({{2, 2 + 2 + 1}, {4, 2 * 2 + 3 * 2 + 1}});
   falls_with_ranks<policy<strategy::mesh<cp<ulysses>>>>({{2, 2}, {4, 2}});  // a tensor sent and received
 }
 
 namespace {
-/// What a forecast of a pass on a device with memory of its own, or of the host, says.
+/// The forecast of a pass on a device with separate memory, or with host memory.
 template <class Plan>
 std::size_t forecast_peak(bool of_host) {
   const device where(std::make_shared<counting_backend>(of_host));

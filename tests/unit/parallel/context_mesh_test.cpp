@@ -62,8 +62,8 @@ TEST_CASE(
 }
 
 namespace {
-/// The loss and norm of a step of three batches: of `m` for each rank that processes other data, the second
-/// of which has one, and says so before the step or, with `in_loss`, in it.
+/// The loss and norm of a step of three batches: `m` micro-batches per data rank, of which the second data
+/// rank has only one, and joins before the step or, with `in_loss`, during it.
 template <class Plan>
 std::pair<double, double> joined_step(communicator& ranks, const mesh_sizes& n, index_t m, bool in_loss) {
   auto model = gpt2::model<>::create(small);

@@ -22,11 +22,11 @@ struct nothing_to_train {
 /// Extents of queries, keys and values of all ranks.
 struct sizes {
   index_t batch, positions, heads, key_heads, features;
-  /// The elements that all ranks send for the result and all gradients.
+  /// The number of elements that all ranks send for the result and all gradients.
   index_t sent(bool ring, int ranks) const {
     if (ring) return 6 * batch * positions * key_heads * features * (ranks - 1);
     const parallel::context_division d(positions, ranks);
-    index_t stay = 0;  // of one feature and key head: the positions of a rank whose heads are also on it
+    index_t stay = 0;  // per feature and key head, the positions of a rank whose heads are also on it
     for (int r = 0; r < ranks; ++r) stay += d.count(r) * (key_heads / ranks + (r < key_heads % ranks));
     const index_t of_keys = batch * features * (positions * key_heads - stay);
     return 4 * of_keys + 4 * of_keys * (heads / key_heads);
@@ -43,7 +43,7 @@ struct attended {
                             {.seed = i + 1}));
     }
   }
-  /// The result, and the gradients of q, k and v, where `part` gives what of them is here.
+  /// The result, and the gradients of q, k and v; `part` selects this rank's parts.
   template <bool Causal, class Run, class Part>
   std::vector<std::vector<T>> results(Run& c, Part part) const {
     variable<T, rows> q(part(of[0])), k(part(of[1])), v(part(of[2]));
@@ -54,7 +54,7 @@ struct attended {
   }
 };
 
-/// Whether `ranks` ranks compute what one does, each at its positions, and the bytes that they send.
+/// Checks that `ranks` ranks compute the same as one, each at its positions, and the bytes that they send.
 template <class Plan, class T, bool Causal>
 void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
   CAPTURE(ranks);
@@ -80,7 +80,7 @@ void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
     std::vector<std::int64_t> sent{run.sent_by_axis()[static_cast<std::size_t>(mesh_axis::cp)]};
     all.all_reduce(sent).wait();
     constexpr bool ring = std::is_same_v<Plan, plan>;
-    const dtype type = dtype_of<T>;  // around a ring, bf16 and f16 travel as f32
+    const dtype type = dtype_of<T>;  // around a ring, bf16 and f16 are sent as f32
     CHECK(sent[0] == n.sent(ring, ranks) * size_of(ring ? compute_type(type) : type));
   });
 }
@@ -124,7 +124,7 @@ TEST_CASE("attention over the positions of all ranks, and its gradients") {
 
 namespace {
 
-/// The derivative of attention inside an expression, of 2 and 3 ranks and of one.
+/// The derivative of attention inside an expression, on 2 and 3 ranks and on one.
 template <class Precision, class Division>
 void same_slope(double tolerance) {
   const sizes n{2, 11, 4, 2, 6};

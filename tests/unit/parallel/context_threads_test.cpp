@@ -11,7 +11,7 @@ using namespace weft;
 
 namespace {
 
-/// Calls f on two threads, many times each; how often it succeeded. It may be refused.
+/// Calls f on two threads, many times each; returns how often it succeeded. Calls may be refused.
 template <class F>
 int on_two_threads(F f) {
   std::atomic<int> good = 0, other = 0;

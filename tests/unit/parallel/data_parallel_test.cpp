@@ -113,7 +113,7 @@ TEST_CASE("where the bits would differ is known beforehand") {
 
 TEST_CASE("bytes sent are the formulas'") {
   const index_t block = 6 + 6 + 42 + 7 + 42 + 6, all = 3 * block + 11 * 6 + 6 + 6;
-  const index_t read = 3 * (block - 6 - 6);  // of a block, backward reads all but norm.bias and out.bias
+  const index_t read = 3 * (block - 6 - 6);  // backward reads all of a block except norm.bias and out.bias
   for (index_t n : {2, 3, 4, 8}) {
     const int ranks = static_cast<int>(n);
     INFO(n << " ranks");
@@ -130,14 +130,14 @@ TEST_CASE("bytes sent are the formulas'") {
   }
   // Recomputing a block reads all of it again.
   CHECK(train_on(2, {.divide = sharding::parameters}, 1, 2, true).sent[2] == 4 * (all + 3 * block));
-  // Hybrid: within groups of 2 as fully sharded, across 2 groups the sums of each half.
+  // Hybrid: fully sharded within groups of 2; across the 2 groups, the sums of each half.
   const index_t inside = 4 * (all + read) * 2, scattered = 4 * all * 2, across = 4 * 2 * all;
   CHECK(train_on(4, {.divide = sharding::parameters, .shard_ranks = 2}, 1, 2).sent ==
         std::vector<index_t>{across, scattered, inside});
 }
 
 namespace {
-/// Messages that are over when they are waited for, and no sooner.
+/// Messages that complete only when they are waited for.
 class slow_communicator : public threads_communicator {
  public:
   using threads_communicator::threads_communicator;
@@ -163,7 +163,7 @@ class slow_communicator : public threads_communicator {
 
 index_t peak_of_steps(communicator& ranks, const device& where, sharding stage) {
   net model = net::create(where);
-  while (model.h.blocks.size() < 8)  // so that most is held while gradients are on their way
+  while (model.h.blocks.size() < 8)  // so that the peak is while gradients are in flight
     model.h.blocks.push_back({layer_normalization<>::create(6, where), linear<>::create(6, 70, where),
                               linear<>::create(70, 6, where)});
   sgd optimizer;
@@ -203,8 +203,8 @@ TEST_CASE(
 }
 
 namespace {
-/// Computes on the CPU, but ranks do not reach its memory, as with a GPU, and kernels have scratch memory as
-/// there: messages lie in other memory.
+/// Computes on the CPU; as with a GPU, ranks cannot access its memory, so that messages are in other memory,
+/// and kernels have scratch memory.
 class distant_backend : public cpu::cpu_backend {
  public:
   distant_backend() : cpu_backend(1) {}
@@ -355,7 +355,7 @@ TEST_CASE("a part of a tensor is a tensor of the whole shape, and never read for
   CHECK_THROWS_WITH_AS(eval(any + zeros<float>(extents<dyn, dyn>{2, 3})), doctest::Contains("[4, 3]"),
                        shape_error);
   const tensor<float, extents<dyn, dyn>> rows = [&] {
-    const auto own = alias_of(*part);  // to its owner it is a tensor like others
+    const auto own = alias_of(*part);  // for its owner it is an ordinary tensor
     own->divided = nullptr;
     return tensor<float, extents<dyn, dyn>>(own);
   }();
@@ -364,7 +364,7 @@ TEST_CASE("a part of a tensor is a tensor of the whole shape, and never read for
 }
 
 namespace {
-/// Standardises by what it has seen: a mean that forward passes move, and how many did.
+/// Standardizes by running statistics: a mean that forward passes update, and their number.
 struct standardizer {
   tensor<float, extents<3>> running_mean{shape{1, {3}}};
   tensor<std::int64_t, extents<>> count{shape{}};
@@ -491,7 +491,7 @@ TEST_CASE("a step of more micro-batches than backward passes is refused, and no 
 }
 
 namespace {
-/// A scalar, a matrix of one row, and a matrix that every rank has rows of.
+/// A scalar, a matrix of one row, and a matrix of which every rank has rows.
 struct scaled {
   linear<4, 6> layer;
   parameter<extents<1, 6>> row = make_parameter(extents<1, 6>{}, init::constant(2));

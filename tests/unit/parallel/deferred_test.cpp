@@ -21,7 +21,7 @@ bool same_bits(const void* a, const void* b, std::size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }
 
-/// Whether the rows that this rank has are those of the whole model.
+/// Whether this rank's rows equal those of the whole model.
 template <class Run>
 void check_rows(const Run& run, const net& whole) {
   const auto all = named_parameters(whole);
@@ -102,7 +102,7 @@ TEST_CASE("all ranks begin with what rank 0 has, whatever others have, with elem
 }
 
 namespace {
-/// Sizes in the type, parameters by default: nothing here knows of devices.
+/// Sizes in the type, default-constructed parameters: nothing here refers to devices.
 struct fixed_block {
   layer_normalization<64> norm;
   linear<64, 128> in;

@@ -46,7 +46,7 @@ TEST_CASE("parameters on a device with memory of its own") {
     weights[ranks.rank()] = model.table.weight.to_vector();
   });
   CHECK(weights[0] == weights[1]);
-  // One process, a device for each rank: not of one kind either.
+  // One process, with a device for each rank, of different kinds.
   std::vector<double> losses;
   run_ranks(2, [&](communicator& ranks) {
     const outcome mine = ranks.rank() ? train(ranks, {}, 2, 6, false, 1, opencl) : train(ranks, {}, 2, 6);
@@ -57,8 +57,8 @@ TEST_CASE("parameters on a device with memory of its own") {
 
 #if WEFT_WITH_OPENCL
 namespace {
-/// The losses of three steps on two ranks of a model that is created on the CPU, with elements or without,
-/// and the device that ranks train on.
+/// The losses of three steps on two ranks, for a model created on the CPU, with elements or without, and the
+/// device that the ranks train on.
 template <class Plan>
 std::vector<double> losses_of(bool deferred, std::string& device_name) {
   std::vector<double> losses;

@@ -14,7 +14,7 @@ namespace divided_options {
 
 using namespace divided_positions;
 
-/// The feed-forward layer `Feed` of a block, with a buffer and a parameter that no one reads.
+/// The feed-forward layer `Feed` of a block, with a buffer and an unused parameter.
 template <class Feed>
 struct rich_feed {
   Feed mlp;
@@ -38,7 +38,7 @@ inline constexpr gpt2::config rich = [] {
   return c;
 }();
 
-/// What is divided and how, in one type: Axes are those beside dp and fsdp.
+/// The sharding, as one type: Axes are the axes besides dp and fsdp.
 template <bool Experts, class... Axes>
 struct dividing {
   template <class... Choices>
@@ -55,7 +55,7 @@ outcome trained_alone(const options& o) {
   return one;
 }
 
-/// Norms and activations are recomputed; so are whole programs, where `recompute` says so.
+/// Norms and activations are recomputed; whole programs, too, if `recompute` is set.
 template <class Dividing, class Meshes>
 void recomputes(const Meshes& meshes) {
   const outcome one =
@@ -66,7 +66,7 @@ void recomputes(const Meshes& meshes) {
           one, n, rich, 4, {.recompute = blocks});
 }
 
-/// Products in halves: a product that ranks divide is rounded once more on each of them.
+/// Matrix products in half precision: a sharded product is rounded once more on each rank.
 template <class Dividing, class Meshes>
 void mixes_precision(const Meshes& meshes) {
   using net = typename Dividing::net;
@@ -78,7 +78,7 @@ void mixes_precision(const Meshes& meshes) {
     trains_as_one_rank<typename Dividing::template divided<precision::bf16>, net>(one, n, rich, 4, o, 1e-4);
 }
 
-/// With a scale of 2^24 to begin with, the first steps are left out, by all ranks, until it fits.
+/// With an initial scale of 2^24, all ranks skip the first steps, until the scale fits.
 template <class Dividing, class Meshes>
 void scales_losses(const Meshes& meshes, double scale = 0x1p24) {
   using net = typename Dividing::net;

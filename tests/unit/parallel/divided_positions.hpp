@@ -23,7 +23,7 @@ using namespace weft;
 using test::largest_difference;
 
 struct outcome {
-  std::vector<double> losses, norms;  // the last of the losses is one that was evaluated without a tape
+  std::vector<double> losses, norms;  // the last loss was evaluated without a tape
   std::vector<float> parameters;
   double scale = 1;  // of the loss, at the end
 };
@@ -35,7 +35,7 @@ struct options {
 };
 
 inline constexpr gpt2::config small{.layers = 2, .heads = 4, .width = 8, .context = 13, .vocabulary = 11};
-inline constexpr index_t length = 11;  // divides among no number of ranks but 1
+inline constexpr index_t length = 11;  // divides evenly only by 1
 
 using tokens = tensor<std::int32_t, extents<dyn, dyn>>;
 inline tokens batch(index_t number, index_t shift, const device& where = default_device()) {
@@ -47,8 +47,8 @@ inline tokens batch(index_t number, index_t shift, const device& where = default
       where);
 }
 
-/// Steps of `batches` batches; the norm of one that is left out is -1. Where positions are divided, the ranks
-/// along cp take the same batches.
+/// Takes steps of `batches` batches; a skipped step has norm -1. Under context parallelism, the ranks along
+/// cp take the same batches.
 template <class Plan, class Model = gpt2::model<>>
 outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c = small, int batches = 2,
                 const options& with = {}) {
@@ -87,7 +87,7 @@ outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c 
   return o;
 }
 
-/// `near`: how far losses may be from those of one rank, norms and parameters ten times as far.
+/// `near`: the tolerance of losses against one rank; ten times as much for norms and parameters.
 template <class Plan, class Model = gpt2::model<>>
 void trains_as_one_rank(const outcome& one, const mesh_sizes& n, const gpt2::config& c = small,
                         int batches = 2, const options& with = {}, double near = 1e-5) {

@@ -15,7 +15,7 @@ outcome train_layers(const mesh_sizes& sizes) {
   run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
     auto model = Model::create(4);
     initialize(model, 5);
-    sgd optimizer{.lr = 0.1, .momentum = 0.9};  // adamw divides rounding by itself where gradients are zero
+    sgd optimizer{.lr = 0.1, .momentum = 0.9};  // adamw amplifies rounding errors of zero gradients
     auto run = bind<Plan>(model, optimizer, ranks, sizes);
     run.seed = 3;
     outcome& o = all[static_cast<std::size_t>(ranks.rank())];
@@ -41,7 +41,7 @@ outcome train_layers(const mesh_sizes& sizes) {
   return all[0];
 }
 
-/// Up to the order of sums.
+/// Compares up to the order of sums.
 inline void check_same_training(const outcome& o, const outcome& one) {
   CHECK(largest_relative_difference(o.losses, one.losses) < 1e-5);
   CHECK(largest_relative_difference(o.norms, one.norms) < 1e-4);

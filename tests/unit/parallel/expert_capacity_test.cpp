@@ -40,7 +40,7 @@ struct loops {
   std::size_t dropped = 0, zeros = 0;  // choices; tokens without an expert
 };
 
-/// What the mixture computes of x [tokens, C].
+/// The mixture's result for x [tokens, C].
 loops by_loops(const mixture& moe, const tensor<float, extents<dyn, C>>& x) {
   context alone;
   const std::vector<float> p = eval(softmax(moe.router(x)), alone).to_vector();
@@ -98,7 +98,7 @@ axis_bytes sent(communicator& ranks, const mesh_sizes& n, const expert_choice& c
 }
 index_t of(mesh_axis a, const axis_bytes& sent) { return sent[static_cast<std::size_t>(a)]; }
 
-/// What is predicted of rank `rank` on a device that only counts.
+/// The prediction for rank `rank`, on a device that only counts.
 template <class Plan, class E>
 axis_bytes predicted(int rank, const mesh_sizes& n, const expert_choice& choice, const E& extents_of_x) {
   counting_communicator nowhere(rank, static_cast<int>(n.ranks()));
@@ -109,8 +109,8 @@ axis_bytes predicted(int rank, const mesh_sizes& n, const expert_choice& choice,
                     });
 }
 
-/// Whether the ranks of a mesh compute of x [batch, positions, ..., C] what loops do, each at its positions,
-/// and the bytes that they send.
+/// Checks that the ranks of a mesh compute the same from x [batch, positions, ..., C] as loops, each at its
+/// positions, and the bytes that they send.
 template <class Plan, class E>
 void same_as_loops(const mesh_sizes& n, const E& extents_of_x, const expert_choice& choice) {
   CAPTURE(to_string(n));

@@ -26,7 +26,7 @@ gpt2::config sparse(double capacity_factor = 0) {
   return c;
 }
 
-/// Four batches, which 1, 2 or 4 ranks divide. With a capacity, more than a third of choices are dropped.
+/// Four batches, shared by 1, 2 or 4 ranks. With a capacity, more than a third of the choices are dropped.
 template <class... Axes>
 void trains(std::initializer_list<mesh_sizes> meshes) {
   for (const double capacity_factor : {0.0, 0.6}) {
@@ -42,7 +42,7 @@ void trains(std::initializer_list<mesh_sizes> meshes) {
 using staged = policy<strategy::mesh<pp<>, dp, fsdp<3>, ep>>;
 using layered = policy<strategy::mesh<dp, fsdp<3>, ep, tp<>>>;
 
-/// f(run, step) on the ranks of a mesh.
+/// Calls f(run, step) on the ranks of a mesh.
 template <class Plan, class F>
 void on_ranks(const mesh_sizes& n, F f) {
   run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {

@@ -77,7 +77,7 @@ struct outcome {
   index_t elements = 0;  // that this rank updates
 };
 
-/// The ranks, and what they divide besides experts: along fsdp and ep, or nothing.
+/// The ranks, and whether parameters other than experts are sharded, along fsdp and ep.
 struct ranks_and_stage {
   mesh_sizes sizes{};
   sharding divide = sharding::none;
@@ -93,8 +93,8 @@ struct ranks_and_stage {
 
 constexpr int batches = 12;
 
-/// Steps of the same `batches` micro-batches of all ranks, up to step `last`. With a folder, from the
-/// checkpoint there, and the last step is saved.
+/// Takes steps up to step `last`, with the same `batches` micro-batches over all ranks. With a folder,
+/// resumes from the checkpoint there, and saves the last step.
 template <class Model>
 outcome train(Model model, communicator& ranks, const parallel_options& options, std::int64_t last = 3,
               const std::string& folder = "") {
@@ -390,7 +390,7 @@ struct tied_net {
   }
   auto loss(expression auto x) const { return mean(square(dense(second(first(in(x)))))); }
 };
-/// The losses of steps, or the text of the error of bind.
+/// The losses of steps, or the message of bind's error.
 template <class Plan>
 std::pair<std::vector<double>, std::string> trained_with(void (*tie)(tied_net&), int ranks) {
   std::pair<std::vector<double>, std::string> o;

@@ -19,7 +19,7 @@ constexpr const char* names[] = {"none",  "wrong size", "wrong operation", "drop
 
 struct rank_exits {};
 
-/// One of three ranks, of which rank 1 does the wrong thing at operation `at`.
+/// One of three ranks; rank 1 fails at operation `at`.
 class faulty_communicator : public threads_communicator {
  public:
   faulty_communicator(std::shared_ptr<detail::thread_group> g, int rank, fault what, int at,
@@ -73,10 +73,10 @@ struct net {
 
 struct outcome {
   std::vector<std::string> errors;  // by rank
-  int operations = 0;               // of a rank without fault
+  int operations = 0;               // of a rank without a fault
 };
 
-/// Two steps on three ranks, of which rank 1 has a fault.
+/// Two steps on three ranks; rank 1 has a fault.
 outcome train(sharding stage, fault what, int at) {
   const auto world = std::make_shared<detail::thread_world>();
   const auto group = std::make_shared<detail::thread_group>(world, 3);

@@ -9,7 +9,7 @@ using namespace training;
 
 namespace {
 
-/// Memory that the host copies to and from, and messages cannot use.
+/// Memory that the host can copy to and from, and that messages cannot use.
 struct far_backend : cpu::cpu_backend {
   far_backend() : cpu_backend(1) {}
   bool host_accessible() const override { return false; }
@@ -35,7 +35,8 @@ const parallel_options strategies[] = {{},
                                        {.divide = sharding::parameters},
                                        {.divide = sharding::parameters, .shard_ranks = 2}};
 
-/// Bytes that 4 ranks together send when they bind what `make` makes; the models, which are then checked.
+/// The bytes that 4 ranks together send when they bind the models that `make` creates; the models are
+/// checked.
 template <class Make, class Check>
 index_t sent_at_bind(const parallel_options& o, Make make, Check check) {
   std::atomic<index_t> sent = 0;
@@ -125,7 +126,7 @@ struct same_bytes {
   parameter<extents<2, 8>> weight = make_parameter(extents<2, 8>{}, init::constant(1));
 };
 
-/// Binds A on the ranks but `rank`, which binds B.
+/// Binds A on all ranks except `rank`, which binds B.
 template <class A, class B>
 void refuses(int rank, const std::string& why) {
   run_ranks(3, [&](communicator& ranks) {

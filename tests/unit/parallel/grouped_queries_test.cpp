@@ -27,7 +27,7 @@ namespace {
 
 constexpr index_t B = 2, T = 5, C = 6, V = 11, heads = 12, features = 2;
 
-/// Attention of 12 heads of queries, of which groups have the same keys and values.
+/// Attention with 12 query heads, which share keys and values in groups.
 template <index_t KeyHeads>
 struct grouped_attention {
   static constexpr index_t group = heads / KeyHeads;
@@ -81,7 +81,7 @@ tokens batch(index_t number, index_t shift) {
 
 constexpr index_t total = 4;  // micro-batches of all ranks
 
-/// Steps up to `last`. With a folder, from the checkpoint there, and the last step is saved.
+/// Takes steps up to `last`. With a folder, resumes from the checkpoint there, and saves the last step.
 template <class Plan, index_t KeyHeads>
 outcome train(communicator& ranks, const mesh_sizes& sizes, std::int64_t last = 20,
               const std::string& folder = "") {
@@ -228,13 +228,13 @@ TEST_CASE("ranks of one head send the gradients of its keys and values once a st
 TEST_CASE("more ranks than a head of keys has heads of queries are refused") {
   run_ranks(7, [](communicator& ranks) {
     auto model =
-        grouped_net<4>::create();  // the first heads of keys have two ranks each, of three heads of queries
+        grouped_net<4>::create();  // the first key heads have two ranks each, of three query heads
     sgd optimizer;
     CHECK_NOTHROW((void)bind<plan>(model, optimizer, ranks, mesh_sizes{.tp = 7}));
   });
   run_ranks(3, [](communicator& ranks) {
     struct layer {
-      linear<C, 4, divided::columns<1, 2, 2>> q;  // 2 heads of keys, each of 2 heads of queries
+      linear<C, 4, divided::columns<1, 2, 2>> q;  // 2 key heads, with 2 query heads each
     };
     struct narrow {
       linear<C, 2, divided::columns<1, 2, 2>> q;

@@ -112,7 +112,8 @@ TEST_CASE("bf16: half the bytes, nearly the same loss") {
 
 TEST_CASE("PowerSGD: bytes by the formula, and with error feedback it learns") {
   const outcome full = train_on(2, nullptr, steps), low = train_on(2, power_sgd({.rank = 4}), steps);
-  // 2 ranks send as many elements each as the bucket has: rank (rows + columns) of matrices, all of vectors
+  // 2 ranks send as many elements each as the bucket has: rank * (rows + columns) for matrices, all of
+  // vectors
   CHECK(low.sent == 4 * (4 * (32 + 24) + 4 * (16 + 32) + 32 + 16));
   CHECK(low.last < full.first / 4);
   const outcome no_memory = train_on(2, power_sgd({.rank = 1, .error_feedback = false}), steps);
@@ -124,7 +125,7 @@ TEST_CASE("PowerSGD: bytes by the formula, and with error feedback it learns") {
 }
 
 TEST_CASE("PowerSGD: a matrix whose first gradient is zero learns later") {
-  // The gradient of the first layer is the last layer's weight times what comes from the loss.
+  // The gradient of the first layer is the last layer's weight times the loss's gradient.
   run_ranks(2, [](communicator& ranks) {
     net model;
     initialize(model, 1);
@@ -176,7 +177,7 @@ TEST_CASE("PowerSGD that begins with another factor in each step learns") {
 }
 
 TEST_CASE("PowerSGD of the gradient's rank is exact, of a lower one not") {
-  // The gradient of the first layer, [32, 24], has the rank of its samples: 6 on each of two ranks.
+  // The rank of the first layer's gradient [32, 24] is the number of samples: 6 on each of two ranks.
   const auto change = [](const gradient_hook& hook) {
     const std::vector<float> before = gradient_steps(hook, 0), after = gradient_steps(hook, 1);
     std::vector<float> difference;
@@ -210,7 +211,7 @@ TEST_CASE("top-k: NaN counts as the largest, so that all ranks see it") {
 
 TEST_CASE("local steps: nothing is sent but the parameters, now and then") {
   const outcome full = train_on(2, nullptr, steps), local = train_on(2, nullptr, steps, 10);
-  CHECK(local.sent == full.sent);  // step 300 is one of those: the parameters are as large as the gradients
+  CHECK(local.sent == full.sent);  // step 300 sends parameters, which are as large as the gradients
   CHECK(train_on(2, nullptr, 9, 10).sent == 0);
   CHECK(local.last < full.first / 4);
 }

@@ -10,7 +10,7 @@ using namespace training;
 
 namespace {
 
-/// Losses of the steps of two epochs, in which rank r has a batch while step < counts[r].
+/// The losses of the steps of two epochs, in which rank r has a batch while step < counts[r].
 std::vector<double> joined(const std::vector<int>& counts, const parallel_options& o) {
   const int n = static_cast<int>(counts.size());
   std::vector<std::vector<double>> of(counts.size());
@@ -40,7 +40,7 @@ std::vector<double> joined(const std::vector<int>& counts, const parallel_option
   return of[0];
 }
 
-/// The same by one rank, which takes the batches that there are.
+/// The same on one rank, which takes all existing batches.
 std::vector<double> alone(const std::vector<int>& counts) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   net model = net::create(where);
@@ -73,7 +73,7 @@ struct two_layers {
   linear<3, 4> first;
   linear<4, 4> second;
 };
-/// What each rank throws of type E in `f(rank, run, model, optimizer)`; empty if nothing.
+/// The message of the E that each rank throws in `f(rank, run, model, optimizer)`; empty if none.
 template <class E, class F>
 std::vector<std::string> refusals(int ranks_of_run, const parallel_options& o, F f) {
   std::vector<std::string> said(static_cast<std::size_t>(ranks_of_run));
@@ -88,7 +88,7 @@ std::vector<std::string> refusals(int ranks_of_run, const parallel_options& o, F
   });
   return said;
 }
-/// A backward pass; of the second layer alone, if not `both` are used.
+/// A backward pass, through only the second layer unless `both` are used.
 template <class Run>
 void differentiate(Run& run, const two_layers& model, bool both = true) {
   const auto x = full<float>(extents<5, 3>{}, 0.5f);
@@ -251,7 +251,7 @@ TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batc
         });
         const std::string with = without == 0 ? "1" : "0";
         for (const std::string& s : said)
-          if (stage == sharding::parameters) CHECK(s != "");  // what is read is gathered, or not
+          if (stage == sharding::parameters) CHECK(s != "");  // parameters that are read are gathered, or not
           else
             CHECK(s == "weft: step: parameter first.weight has a gradient on rank " + with +
                            " and none on rank " + std::to_string(without) +
@@ -284,7 +284,7 @@ TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batc
       });
       for (const std::string& s : fine) CHECK(s == "");
     }
-  // In messages of their own, ranks meet in different ones.
+  // With one message per parameter, ranks would meet in different messages.
   const auto said = refusals<comm_error>(2, {.unit = [](const std::string& name) { return name; }},
                                          [](int rank, auto& run, auto& model) {
                                            differentiate(run, model, rank == 0);

@@ -7,7 +7,7 @@
 using namespace training;
 
 namespace {
-/// Counts the gathers that were under way while programs ran, which poll them, and those that were not.
+/// Counts the gathers that were in flight while programs ran, which poll them, and those that were not.
 class watched_communicator : public threads_communicator {
  public:
   using threads_communicator::threads_communicator;
@@ -46,7 +46,7 @@ struct result {
   }
 };
 
-/// Trains with `live` micro-batches forward before the first goes backward: 1F1B, as a stage of a pipeline.
+/// Trains with `live` forward passes before the first backward pass: 1F1B, as a stage of a pipeline.
 result train_interleaved(watched_communicator& ranks, const parallel_options& o, std::size_t live,
                          bool recompute = false) {
   constexpr std::size_t count = 4;
@@ -121,7 +121,7 @@ TEST_CASE("tapes that are alive at once: the bits of one after the other, under 
         }
 }
 
-// Not the same bits: the gradient of the table, which both parts read, is a sum in another order.
+// Not bitwise identical: the gradient of the table, which both parts read, is summed in another order.
 TEST_CASE("parts of a model on tapes of their own: as on one tape, and gathered as far ahead") {
   const auto train = [](watched_communicator& ranks, bool apart) {
     const device where = one_thread();
@@ -155,7 +155,7 @@ TEST_CASE("parts of a model on tapes of their own: as on one tape, and gathered 
     CHECK(parts.losses[0] == whole.losses[0]);
     CHECK(largest_difference(parts.losses, whole.losses) < 1e-5);
     CHECK(largest_difference(parts.parameters, whole.parameters) < 1e-6);
-    CHECK(parts.ahead >= 2);  // one ahead on each way of the first part, which has two blocks
+    CHECK(parts.ahead >= 2);  // one ahead in each direction of the first part, which has two blocks
   });
 }
 

@@ -13,7 +13,7 @@ struct result {
   mesh_sizes sizes;
 };
 
-/// Four steps over the same twelve micro-batches, however many ranks share them.
+/// Four steps over the same twelve micro-batches, for any number of ranks.
 template <class Plan>
 result train_on_mesh(communicator& ranks, const mesh_sizes& sizes) {
   const device where = one_thread();
@@ -54,7 +54,7 @@ result on_mesh(const mesh_sizes& sizes) {
 TEST_CASE("meshes: one program for all sizes, with the training of one rank") {
   using replicas = policy<strategy::mesh<dp>>;
   using zero1 = policy<strategy::mesh<dp, fsdp<1>>>;
-  using zero2 = policy<strategy::mesh<fsdp<2>, dp>>;  // the order of axes in the policy has no meaning
+  using zero2 = policy<strategy::mesh<fsdp<2>, dp>>;  // the order of axes in the policy is irrelevant
   using zero3 = policy<strategy::mesh<dp, fsdp<3>>>;
   const result one = on_mesh<replicas>({});
   const auto check = [&](const result& r, int parts) {

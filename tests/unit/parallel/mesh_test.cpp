@@ -56,7 +56,7 @@ std::vector<std::int64_t> members(const mesh_sizes& m, int rank, int first, int 
   return in;
 }
 
-/// The ranks of the world that are in `group`, as its members tell each other.
+/// The world ranks in `group`, as its members report to each other.
 std::vector<std::int64_t> told(communicator& group, int rank) {
   std::vector<std::int64_t> own{rank}, all(static_cast<std::size_t>(group.size()));
   group.all_gather(own, all).wait();

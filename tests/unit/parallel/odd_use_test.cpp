@@ -23,7 +23,7 @@ using plan = policy<strategy::mesh<Axes...>>;
 
 auto rows(std::uint64_t seed) { return randn<float>(extents<4, 3>{}, {.seed = seed}); }
 
-/// The token table is the head, too.
+/// A model whose head is tied to the token table.
 struct tied {
   embedding_table<10, 4> tokens;
   linear_without_bias<4, 10> head;
@@ -351,7 +351,7 @@ TEST_CASE("meshes take options") {
       auto by_sizes = bind<Plan>(same, of_same, all, sizes);
       CHECK(train(run, model) == train(by_sizes, same));
       CHECK(run.sent_by_axis() == by_sizes.sent_by_axis());
-      if (sizes.dp == 1 || sizes.fsdp > 1)  // by default all ranks are along dp, and nothing is sharded
+      if (sizes.dp == 1 || sizes.fsdp > 1)  // the default: all ranks along dp, and nothing sharded
         CHECK(throws_with<usage_error>([&] { bind<Plan>(model, optimizer, all, parallel_options{}); },
                                        {"weft: bind: "}));
       o.stages = 2;

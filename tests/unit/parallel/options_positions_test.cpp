@@ -18,7 +18,7 @@ TEST_CASE("positions: products in bf16") {
   mixes_precision<by_ring>(meshes);
   mixes_precision<by_ulysses>(meshes);
 }
-// A rank's loss is the mean over its own positions, so what fits in f16 is a smaller scale.
+// A rank's loss is the mean over its own positions, so that f16 needs a smaller scale.
 TEST_CASE("positions: products in f16, with a scaled loss") {
   scales_losses<by_ring>(meshes, 65536);
   scales_losses<by_ulysses>(meshes, 65536);

@@ -22,7 +22,8 @@ namespace {
 template <activations Between>
 using plan = policy<strategy::mesh<tp<Between>>>;
 
-/// The products between the start and the arrival of each exchange of a program, in the order of arrivals.
+/// The matrix products between the start and the arrival of each exchange of a program, in the order of
+/// arrivals.
 std::vector<std::string> covers(const lower::plan& p) {
   std::vector<std::string> found;
   for (int t = 0; t < p.steps.size(); ++t) {
@@ -46,7 +47,7 @@ std::vector<std::string> backward_covers() {
 
 using activation = variable<float, extents<dyn, dyn, 48>>;
 
-/// Three layers divided by columns that read the same activation.
+/// Three column-sharded layers that read the same activation.
 struct apart {
   linear<48, 48, divided::columns<>> q, k, v;
   linear<48, 48, divided::rows<>> out;
@@ -55,7 +56,8 @@ struct apart {
   }
 };
 
-/// Layers of columns of x, whose weights are the first operands of products: their gradients come first.
+/// Layers of columns of x, whose weights are the first operands of products, so that their gradients come
+/// first.
 struct weights_first {
   parameter<extents<96, 48>, float, divided::along<0>> in;
   parameter<extents<48, 96>, float, divided::along<1>> out;
@@ -69,8 +71,8 @@ using words = std::vector<std::string>;
 TEST_CASE("products of weights' gradients stand between the start and the arrival of messages") {
   using block = decltype(std::declval<const gpt2::block<48, 12>&>()(std::declval<activation>()));
   CHECK(backward_covers<block, activations::whole>() == words{"all_reduce 1", "all_reduce 1"});
-  // Activations that are gathered again: behind the product before theirs. Results of rows are needed at
-  // once.
+  // Regathered activations arrive during the product before the one that reads them. Results of row-sharded
+  // layers are needed at once.
   const words by_positions = backward_covers<block, activations::by_positions>();
   int gathers = 0, scatters = 0, sums = 0;
   for (const std::string& w : by_positions) {
@@ -101,7 +103,7 @@ namespace {
 
 using divided_model::B, divided_model::C, divided_model::T, divided_model::V;
 
-/// Losses and parameters of three steps.
+/// The losses and parameters of three steps.
 template <activations Between>
 std::vector<double> trained(communicator& ranks) {
   auto model = divided_model::net::create(2);
@@ -144,7 +146,7 @@ TEST_CASE("the same bits, however late messages are") {
 }
 
 namespace {
-/// A layer whose result is summed over ranks, plus rows that an index may not reach.
+/// A layer whose result is summed over ranks, plus rows by an index that may be out of range.
 struct with_rows {
   linear<C, 4, divided::columns<>> in;
   linear<4, C, divided::rows<>> out;
@@ -165,27 +167,27 @@ TEST_CASE("products of which nothing overlaps the messages are marked, and send 
 }
 
 namespace {
-/// Whole numbers, so that sums are exact in any order.
+/// Integral numbers, so that sums are exact in any order.
 float whole_number(index_t i, index_t modulus) { return static_cast<float>(i * 7 % modulus - modulus / 2); }
 template <index_t... E>
 auto whole_numbers(extents<E...> e) {
   return generate<float>(e, [](index_t i) { return whole_number(i, 11); });
 }
 
-/// The result of rows has the size of their operand, whose memory is free after the product.
+/// A row-sharded layer whose result has the size of its operand, whose memory is free after the product.
 struct wide {
   linear<5, 128, divided::columns<>> in;
   linear<128, 64, divided::rows<>> out;
   auto operator()(expression auto x) const { return out(relu(in(x))); }
 };
-/// A product for each index of the first dims.
+/// A matrix product for each index of the first dims.
 struct batched {
   parameter<extents<1, 3, 5, 8>, float, divided::along<3>> in{zeros<float>(extents<1, 3, 5, 8>{})};
   parameter<extents<1, 3, 8, 64>, float, divided::along<2>> out{zeros<float>(extents<1, 3, 8, 64>{})};
   auto operator()(expression auto x) const { return matmul(relu(matmul(x, in)), out); }
 };
 
-/// Checks the result, which is sent in `messages`, against that of one rank.
+/// Checks the result, which is sent in `messages` messages, against one rank's.
 template <class Model, class X>
 void check_slices(const X& x, int messages) {
   Model alone;

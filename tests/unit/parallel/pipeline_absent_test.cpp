@@ -13,7 +13,7 @@ struct layer {
   linear<6, 6> w;
   auto operator()(expression auto x) const { return tanh(w(x)); }
 };
-/// The first layers and the table, which is also the head, can be frozen.
+/// The first layers and the table, to which the head is tied, can be frozen.
 struct layers {
   embedding_table<6, 6> table;
   repeat<layer> body{{layer(), layer(), layer()}}, top{{layer(), layer(), layer()}};
@@ -24,7 +24,7 @@ struct layers {
   auto fine_tuned(expression auto x) const {
     return matmul(top(detach(body(matmul(x, table.weight)))), transpose(detach(table.weight)));
   }
-  /// The table learns as the head only.
+  /// The table learns only as the head.
   auto by_head(expression auto x) const {
     return matmul(top(body(matmul(x, detach(table.weight)))), transpose(table.weight));
   }
@@ -50,8 +50,8 @@ auto input(index_t number, const device& where) {
   return randn<float>(extents<5, 6>{}, {.seed = static_cast<std::uint64_t>(number)}, where);
 }
 
-/// A step of the whole model, two of the fine-tuned one, and one by the head: what they leave, and how often
-/// gradients of frozen parameters and of the head were complete.
+/// One step of the whole model, two of the fine-tuned model, and one of the head only: the result, and how
+/// often gradients of frozen parameters and of the head were complete.
 struct trained {
   floats begin, fine_tuned, end, optimizer;
   std::vector<double> losses;
@@ -213,8 +213,8 @@ namespace {
 /// Whether data rank `rank` has batch j of a step.
 bool has_batch(int rank, index_t j) { return rank == 0 || j != 1; }
 
-/// Two steps of `m` micro-batches, of which rank 1 does not have all, and one without join(). On one rank, a
-/// step of all that there are, or with `each` one for each j.
+/// Two steps of `m` micro-batches, some of which rank 1 lacks, and one without join(). On one rank, one step
+/// of all existing micro-batches or, with `each`, one step for each j.
 struct joined {
   std::vector<double> losses;
   floats end;

@@ -28,7 +28,7 @@ const auto loss = [](const net& model, const device& where, index_t number) {
 
 constexpr index_t activation = 4 * 5 * 6, table = 4 * 11 * 6;  // bytes
 
-/// Bytes of the second step by axis, over all ranks.
+/// The bytes of the second step by axis, over all ranks.
 template <class Plan>
 axis_bytes sent_in_step(const setting& s, int blocks) {
   std::vector<axis_bytes> of(static_cast<std::size_t>(s.sizes.ranks()));
@@ -85,10 +85,10 @@ TEST_CASE("exactly the bytes of the formulas are sent, along each axis") {
 
 namespace {
 
-/// Elements of the parameters of a block, and of those that its backward pass reads: not the bias of the
-/// norm, whose value is kept, nor that of `out`.
+/// The elements of a block's parameters, and of those that its backward pass reads: not the bias of the norm,
+/// whose value is kept, nor the bias of `out`.
 constexpr index_t block_size = 2 * 6 + 200 * 6 + 200 + 6 * 200 + 6, read_again = block_size - 6 - 6;
-/// Of what is not in blocks: the table in the first chunk, and the last norm and the table in the last one.
+/// The same outside blocks: the table in the first chunk, and the last norm and the table in the last chunk.
 index_t end_size(int chunk, int chunks) {
   return chunk == 0 ? 11 * 6 : chunk + 1 == chunks ? 2 * 6 + 11 * 6 : 0;
 }
@@ -97,9 +97,9 @@ struct sharded_bytes {
   index_t fsdp = 0, dp = 0;
 };
 
-/// Of all ranks in a step under ZeRO stage 3. Every forward and every backward step gathers the blocks of its
-/// chunk; what stands outside of blocks is gathered by a forward step if the chunk has no other micro-batch
-/// in flight, and stays. Every backward step reduces all gradients of its chunk.
+/// The traffic of all ranks in a step under ZeRO stage 3. Every forward and every backward pass gathers the
+/// blocks of its chunk. Parameters outside blocks are gathered by a forward pass if the chunk has no other
+/// micro-batch in flight, and stay. Every backward pass reduces all gradients of its chunk.
 sharded_bytes sharded_step(const setting& s) {
   const index_t m = s.per_rank.back();
   const pipeline::schedule all = pipeline::schedule_named(s.schedule, s.sizes.pp, static_cast<int>(m));
@@ -169,7 +169,7 @@ memory_of_stage memory_of(communicator& ranks, const device& where, const settin
   return {where.memory().figures().peak, before};
 }
 
-/// The same for a stage of ranks that do not exist, on a device that computes nothing.
+/// The same for a stage of simulated ranks, on a device that computes nothing.
 template <class Plan>
 memory_of_stage forecast_of(int rank, const setting& s, int blocks) {
   counting_communicator nowhere(rank, static_cast<int>(s.sizes.ranks()));
@@ -196,7 +196,7 @@ TEST_CASE("what a stage holds is known before the first step, to the byte") {
           CHECK(used.after_prepare == forecast.after_prepare);
         });
       }
-  using hybrid = policy<strategy::mesh<pp<>, dp, fsdp<3>>>;  // messages may be over sooner than assumed
+  using hybrid = policy<strategy::mesh<pp<>, dp, fsdp<3>>>;  // messages may complete earlier than assumed
   const setting s{.sizes = {.pp = 2, .dp = 2, .fsdp = 2}};
   run_ranks(8, [&](communicator& ranks) {
     const memory_of_stage forecast = forecast_of<hybrid>(ranks.rank(), s, 5);

@@ -23,7 +23,7 @@ struct fault_at {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-/// Two steps of four micro-batches, the second one with a fault. What each rank was told.
+/// Two steps of four micro-batches, the second one with a fault; the error on each rank.
 std::vector<std::string> errors_of(const setting& s, const fault_at& f) {
   using plan = policy<strategy::mesh<pp<>, dp>>;
   std::vector<std::string> errors(static_cast<std::size_t>(s.sizes.ranks()), "nothing");
@@ -71,7 +71,7 @@ void check(const setting& s, const fault_at& f) {
     if (r == f.victim && f.what != fault::fewer && f.what != fault::more) continue;
     INFO("rank " << r << ": " << told);
     CHECK(has(told, "rank " + std::to_string(f.victim)));
-    if (f.what == fault::fewer || f.what == fault::more) {  // before anything is computed
+    if (f.what == fault::fewer || f.what == fault::more) {  // detected before anything is computed
       CHECK(has(told, f.what == fault::more ? "a step of 6 micro-batches" : "a step of 2 micro-batches"));
       CHECK(has(told, "a step of 4 micro-batches"));
       continue;
@@ -101,7 +101,7 @@ TEST_CASE("a fault of one stage at any micro-batch is told to all ranks") {
 
 namespace {
 
-/// Binds `model` on ranks and calls f(run); what that throws on each rank must contain `why`.
+/// Binds `model` on ranks and calls f(run); the error that each rank throws must contain `why`.
 template <class Error, class Make, class F>
 void refused(const setting& s, const char* why, Make make, F f) {
   using plan = policy<strategy::mesh<pp<>>>;
@@ -176,7 +176,7 @@ TEST_CASE("what does not fit is refused on every rank, and says why") {
                  two_branches::create, [](auto& run, auto& model, const device& where) {
                    run.step(2, [&](index_t) { return sum(model(rows(where))); });
                  });
-  // Statements with other numbers of blocks than the one that the model was divided by.
+  // Statements with a number of blocks other than the one by which the model was split.
   refused<error>({}, "a statement with 0 blocks (of repeats), but the model was divided by one with 3",
                  small_net, [](auto& run, net& model, const device& where) {
                    run.prepare(cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1)), 2);
@@ -229,8 +229,8 @@ TEST_CASE("a schedule for other sizes is refused, and the step after it is as if
 
 TEST_CASE(
     "a table under which a tied parameter would wait in a cycle is refused where gradients are handed over") {
-  // Stage 0 completes the gradients of 0 before its forward of 1, which stage 1 needs before it completes its
-  // own.
+  // Stage 0 completes the gradients of 0 before its forward pass of 1, which stage 1 needs before it
+  // completes its own gradients.
   const auto table = [](int, int) {
     return pipeline::schedule_from_csv("0F0,0I0,0W0,0F1,0I1,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n");
   };

@@ -20,7 +20,7 @@ struct rich_block {
   }
 };
 
-/// The table is also the head; one parameter is not used at all.
+/// The head is tied to the table; one parameter is unused.
 struct rich_net {
   embedding_table<> table;
   tensor<float, extents<>> gain;
@@ -46,7 +46,7 @@ struct rich_net {
   }
 };
 
-/// 1 to 4 rows, others in each micro-batch.
+/// 1 to 4 rows, different in each micro-batch.
 index_t rows_of(index_t number) { return 1 + (number * 3) % 4; }
 
 const auto whole_loss = [](const rich_net& model, const device& where, index_t number) {

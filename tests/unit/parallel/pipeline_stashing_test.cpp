@@ -18,7 +18,7 @@ struct shifted_block {
   auto operator()(expression auto x) const { return inner(x) + shift; }
 };
 
-/// Whether the table is also the head, and all stages read one parameter.
+/// Whether the head is tied to the table, and all stages read one parameter.
 template <bool Tied>
 struct net_of {
   embedding_table<> table;
@@ -46,7 +46,7 @@ const auto loss = [](const auto& model, const device& where, index_t number) {
   return cross_entropy(model(batch_of(number, where, 0)), batch_of(number, where, 1));
 };
 
-/// The stage that holds a parameter, the first one that reads it, for these numbers of blocks.
+/// The stage that holds a parameter, which is the first that reads it, for these numbers of blocks.
 int stage_of(const std::string& name, const std::vector<index_t>& blocks) {
   if (name.starts_with("head")) return static_cast<int>(blocks.size()) - 1;
   if (!name.starts_with("h.")) return 0;
@@ -56,7 +56,7 @@ int stage_of(const std::string& name, const std::vector<index_t>& blocks) {
   return stage;
 }
 
-/// Moves a gradient of f32 on the host to a sum, of which it is the first or another part.
+/// Moves an f32 gradient on the host into a sum, as its first or a further part.
 void add(std::shared_ptr<tensor_state>& sum, std::shared_ptr<tensor_state>& part) {
   if (const auto more = std::exchange(part, nullptr); !sum) {
     sum = more;
@@ -66,8 +66,8 @@ void add(std::shared_ptr<tensor_state>& sum, std::shared_ptr<tensor_state>& part
   }
 }
 
-/// The gradient of micro-batch j of a step is that of a model whose stage s has had the updates of the
-/// micro-batches before j - (p - 1 - s) only, and updates the newest parameters.
+/// The gradient of micro-batch j of a step is that of a model whose stage s has received only the updates of
+/// the micro-batches before j - (p - 1 - s); it updates the newest parameters.
 template <class Precision, bool Tied>
 outcome train_delayed(const setting& s) {
   const device where = one_thread();
@@ -168,7 +168,7 @@ TEST_CASE("PipeDream: stages that read one parameter read the version of the fir
 
 namespace {
 
-/// Blocks with a parameter of any size, beside which activations do not grow.
+/// Blocks with a parameter of any size, which does not affect the size of activations.
 struct heavy_block {
   linear<4, 4> layer;
   parameter<extents<dyn>> weights;
@@ -179,7 +179,7 @@ struct heavy_net {
   auto operator()(expression auto x) const { return h(x); }
 };
 
-/// The peak of two steps on this rank. Each stage has one block, with so many weights.
+/// The peak of two steps on this rank. Each stage has one block, with this many weights.
 std::size_t peak_of(communicator& ranks, const device& where, index_t m, index_t weights) {
   using plan = policy<strategy::mesh<pp<pipeline::pipedream>>>;
   heavy_net model;

@@ -85,7 +85,7 @@ TEST_CASE("all ranks divide the blocks alike, though the cost of their micro-bat
   std::vector<parallel::block_range> first_chunks(4);
   run_ranks(4, [&](communicator& ranks) {
     const device where = one_thread();
-    // The cost of a head of 300 words beside that of a block depends on the number of rows.
+    // The cost of a head of 300 words relative to a block depends on the number of rows.
     deep_net model = deep_net::create(where, 8);
     model.table = embedding_table<>::create(300, 6, where);
     adamw optimizer;

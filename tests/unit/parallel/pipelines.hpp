@@ -41,7 +41,7 @@ inline pipeline_options stages_of(const setting& s) {
           .blocks = s.blocks};
 }
 
-/// Trains `model` by `run`; `loss(number)` is the statement of a micro-batch, numbered over all steps.
+/// Trains `model` with `run`; `loss(number)` is the statement of a micro-batch, numbered over all steps.
 template <class Run, class Loss>
 outcome train_by(Run& run, const setting& s, Loss loss) {
   run.seed = 3;
@@ -62,7 +62,7 @@ outcome train_by(Run& run, const setting& s, Loss loss) {
     CHECK(called == m);
     before += m * run.groups().data().size();
     result.losses.push_back(r.loss);
-    result.norms.push_back(std::isfinite(r.norm) ? r.norm : -1);  // a step left out
+    result.norms.push_back(std::isfinite(r.norm) ? r.norm : -1);  // a skipped step
   }
   result.parameters = elements_of(run.full());
   result.optimizer = elements_of(run.full_optimizer());
@@ -82,7 +82,7 @@ outcome train_alone(setting s, Make make, Loss loss) {
   return train_by(run, s, [&](index_t number) { return loss(model, where, number); });
 }
 
-/// On ranks that are threads: what all of them know.
+/// On ranks that are threads: the outcome that all ranks agree on.
 template <class Plan, class Make, class Loss>
 outcome train_staged(const setting& s, Make make, Loss loss) {
   std::vector<outcome> of(static_cast<std::size_t>(s.sizes.ranks()));
@@ -105,7 +105,7 @@ outcome train_staged(const setting& s, Make make, Loss loss) {
   return of[0];
 }
 
-/// Compares the two: the same bits in deterministic mode, 1e-5 otherwise.
+/// Compares the two: bitwise in deterministic mode, within 1e-5 otherwise.
 template <class Plan, class Precision, class Make, class Loss>
 void compare_plan(const setting& s, Make make, Loss loss) {
   INFO(to_string(s));
@@ -128,7 +128,7 @@ void compare(const setting& s, Make make, Loss loss) {
   compare_plan<policy<Precision, strategy::mesh<pp<>, Axes...>>, Precision>(s, make, loss);
 }
 
-/// `rows` tokens, others for each number.
+/// `rows` tokens, different for each number.
 inline tokens tokens_of(index_t number, const device& where, int shift, index_t rows) {
   tokens t(shape{1, {rows}}, where);
   std::vector<std::int32_t> v;

@@ -29,7 +29,7 @@ struct net {
   parameter<extents<width, width, 1>> points = make_parameter(extents<width, width, 1>{}, init::normal(0.5));
 };
 
-/// Whether f(model, run, tokens, labels) is refused with `what` on two ranks, and computed on one.
+/// Checks that f(model, run, tokens, labels) is refused with `what` on two ranks, and computed on one.
 template <class F>
 void refuses(const char* what, F f) {
   CAPTURE(what);
@@ -45,8 +45,8 @@ void refuses(const char* what, F f) {
       else CHECK_THROWS_WITH_AS(f(model, run, x, y), doctest::Contains(what), usage_error);
     });
 }
-/// The same for the loss of f(model, embedded tokens, their number in a sequence), logits of each position,
-/// in training and evaluation.
+/// The same for the loss of the logits f(model, embedded tokens, tokens per sequence), in training and
+/// evaluation.
 template <class F>
 void refuses_counted(const char* what, F f) {
   const auto loss = [&](const net& model, const auto& x, const auto& y) {
@@ -296,7 +296,7 @@ TEST_CASE("attention to keys that every rank has whole, and in a backward pass o
 
 namespace {
 
-/// Losses of three steps, one that is evaluated, and the parameters.
+/// The losses of three steps, an evaluated loss, and the parameters.
 template <class F>
 std::vector<double> trained_with(communicator& ranks, F loss) {
   net model;

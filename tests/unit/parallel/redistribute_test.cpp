@@ -13,7 +13,7 @@ using namespace weft;
 
 namespace {
 
-/// The index at which the part of `rank` begins: the first ranks have one more if there is a remainder.
+/// The index at which `rank`'s part begins; with a remainder, the first ranks have one more.
 index_t begin_of(index_t extent, int ranks, int rank) {
   index_t begin = 0;
   for (int r = 0; r < rank; ++r)
@@ -21,7 +21,7 @@ index_t begin_of(index_t extent, int ranks, int rank) {
   return begin;
 }
 
-/// Whether `part` has the elements of `whole` whose index along `dim` is this rank's, in their order.
+/// Whether `part` has, in order, the elements of `whole` whose index along `dim` belongs to this rank.
 template <class T, class Whole, class Part>
 bool is_part(const Whole& whole, const Part& part, int dim, const communicator& ranks) {
   const shape s = whole.extents();
@@ -54,7 +54,7 @@ void check_all(Extents e, communicator& ranks) {
       const auto other = redistribute(part, to - Extents::order, ranks);
       CHECK(is_part<T>(x, other, to, ranks));
       CHECK(gather(other, ranks).to_vector() == x.to_vector());
-      // What others keep of this rank's elements, and nothing else.
+      // Only the elements of this rank that others keep.
       const index_t own = local_part(part).size(), sent = ranks.sent().of(collective::all_to_all) - before;
       const shape s = x.extents();
       const index_t kept = from == to   ? own

@@ -23,7 +23,7 @@ struct tally {
   std::string first{};
 };
 
-/// Compares the verdict of check with what the executor does.
+/// Compares the verdict of check with the executor's behavior.
 void judge(const schedule& s, bool has_messages, tally& t, const char* what) {
   const auto f = check(s);
   const bool ran = runs(s, has_messages ? transport::blocking : transport::implied);
@@ -69,7 +69,8 @@ void mutate(schedule s, tally& t, auto judge) {
   }
 }
 
-/// The same for the handing of gradients, where these chunks read one parameter: how many are refused for it.
+/// The same for passing on gradients, if these chunks read one parameter; returns how many are refused for
+/// it.
 long mutate_tied(const schedule& s, const std::vector<int>& chunks) {
   std::vector<handing> handed;
   for (std::size_t i = 1; i < chunks.size(); ++i) handed.push_back({chunks[i - 1], chunks[i]});

@@ -14,15 +14,15 @@
 
 namespace weft::test {
 
-/// How messages travel: a send waits until the peer is at a receive; it leaves its message and goes on; or
-/// lists hold no messages, and results appear where they are read.
+/// How messages are sent: a send waits until the peer is at a receive; or it leaves its message and goes on;
+/// or lists hold no messages, and results appear where they are read.
 enum class transport { blocking, buffered, implied };
 
-/// Ranks that execute their lists one entry at a time, as far as they come.
+/// Ranks that execute their lists one entry at a time, as far as possible.
 class pipeline_ranks {
  public:
-  /// `tied`: the chunks that read one parameter, ascending; each hands the gradients of a micro-batch to the
-  /// one before it, and goes on.
+  /// `tied`: the chunks that read one parameter, ascending; each passes the gradients of a micro-batch to the
+  /// previous one, and goes on.
   pipeline_ranks(const pipeline::schedule& s, transport how, std::vector<int> tied = {})
       : s_(s),
         transport_(how),
@@ -33,7 +33,7 @@ class pipeline_ranks {
     next_.assign(s.steps.size(), 0);
   }
 
-  /// Whether all lists come to their ends with every step done.
+  /// Whether all lists reach their ends with every step done.
   bool run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -73,7 +73,7 @@ class pipeline_ranks {
     return false;
   }
 
-  /// One entry; false if the rank must wait, or the program is wrong.
+  /// Executes one entry; false if the rank must wait, or the program is wrong.
   bool move(std::size_t rank) {
     const step& e = s_.steps[rank][next_[rank]];
     if (!holds(rank, e.chunk) || e.micro_batch < 0 || e.micro_batch >= s_.micro_batches) return fail();
@@ -91,7 +91,7 @@ class pipeline_ranks {
       default: return exchange(rank, e, i);
     }
   }
-  /// What is not there yet may still come from another rank if messages are implied.
+  /// A missing result may still come from another rank if messages are implied.
   bool not_there(std::size_t rank, int from) {
     return transport_ == transport::implied && !holds(rank, from) ? false : fail();
   }
@@ -116,7 +116,7 @@ class pipeline_ranks {
     return true;
   }
 
-  /// Takes the gradient of the next chunk that reads the parameter, and leaves its own for the one before.
+  /// Takes the gradient of the next chunk that reads the parameter, and leaves its own for the previous one.
   bool hand_over(std::size_t rank, const step& e) {
     const auto place = std::find(tied_.begin(), tied_.end(), e.chunk);
     if (place == tied_.end()) return true;
@@ -147,8 +147,8 @@ class pipeline_ranks {
       return sends ? post(rank, peer, gradient, m) : collect(rank, peer, gradient, m, i);
     return sends ? meet(rank, peer, gradient, m) : false;  // the sender moves both
   }
-  /// Beside a tied parameter: whether nothing is computed any more before the receive of the gradient that
-  /// the rank has sent before.
+  /// With a tied parameter: whether nothing more is computed before the receive of the gradient that the rank
+  /// has sent before.
   bool may_send(std::size_t rank, const step& e, std::size_t peer) {
     if (const auto before = sent_.find(rank); before != sent_.end()) {
       const auto [to, chunk, j] = before->second;

@@ -33,23 +33,22 @@ static_assert(!check(with_messages(gpipe(2, 4), {4096})));
 
 namespace {
 
-/// All sizes of the tests of formulas.
+/// All sizes for the tests of formulas.
 void for_sizes(const std::function<void(int p, int m)>& test) {
   for (int p = 2; p <= 16; ++p)
     for (int m = 1; m <= 64; ++m) test(p, m);
 }
 constexpr costs some_costs[] = {{1, 1, 1, 0}, {5, 7, 4, 0}, {2, 1, 2, 0}};
 
-/// Says which schedule differs; no assertion is counted where it does not.
+/// Names the schedule that differs; counts no assertion if none does.
 void equal(double found, double expected, const std::string& what, int p, int m) {
   if (found == expected) return;
   const std::string where = " of " + std::to_string(p) + " stages, " + std::to_string(m) + " micro-batches: ";
   FAIL_CHECK((what + where + std::to_string(found) + ", not " + std::to_string(expected)));
 }
 
-/// DualPipeV with each forward and the backward after it as one step, as DeepSeek computes its bubble:
-/// messages leave when both are done. Executes the first stage's idea of time for all stages until nothing
-/// changes.
+/// DualPipeV with each forward pass and the backward pass after it as one step, as DeepSeek computes its
+/// bubble: messages leave when both are done. Executes the lists of all stages until no step can run.
 double bubble_in_pairs(const schedule& s, double forward, double input, double weight, double pair) {
   const int last = s.chunks() - 1;
   std::vector<double> ready(std::size_t(2 * s.chunks() * s.micro_batches), -1);
@@ -72,8 +71,8 @@ double bubble_in_pairs(const schedule& s, double forward, double input, double w
       const auto& list = s.steps[k];
       while (next[k] < list.size()) {
         const step& e = list[next[k]];
-        // A stage pairs once its backwards have begun; the turn of the V starts with a forward and backward
-        // alone.
+        // A stage pairs steps once its backward passes have begun; the turn of the V starts with a single
+        // forward and backward pass.
         const bool is_turn = k + 1 == s.steps.size() && e.chunk == int(k) && next[k] > 0 &&
                              std::none_of(list.begin(), list.begin() + std::ptrdiff_t(next[k]),
                                           [](const step& b) { return b.kind == step_kind::backward; });
@@ -185,8 +184,9 @@ TEST_CASE("schedules: pipedream keeps stages - s versions of the parameters on s
   for_sizes([](int p, int m) {
     const auto l = live(pipedream(p, m));
     for (int k = 0; k < p; ++k) {
-      // The forward of j uses the version of as many updates as its stage has made: none in the warm-up, then
-      // one more each. Count after each update what forwards in flight use, and the newest.
+      // The forward pass of j uses the version after the updates that its stage has made: none in the
+      // warm-up, then one more each. Counts, after each update, the versions that forward passes in flight
+      // use, and the newest one.
       const int warm = p - 1 - k;
       int most = 1;
       for (int done = 1; done <= m; ++done) {

@@ -73,7 +73,7 @@ struct found {
   index_t sent = 0;      // by this rank
   std::vector<double> losses, values;
 };
-/// Steps of a model whose loss of an operand is `loss`, and then its value.
+/// Takes steps of a model with loss(operand), then evaluates it.
 template <class Plan, class Model, class Operand, class Loss>
 found train(int ranks, Model (*make)(), const Operand& operand, Loss loss) {
   found f;

@@ -47,7 +47,7 @@ found step_of(communicator& ranks, const device& where, index_t layers) {
   return f;
 }
 
-/// Of all ranks, on a device that only counts.
+/// The same for all ranks, on a device that only counts.
 template <activations Between>
 std::vector<found> forecast(int n, index_t layers) {
   std::vector<found> all;

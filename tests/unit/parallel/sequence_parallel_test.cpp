@@ -22,7 +22,7 @@ TEST_CASE("2 and 3 ranks divide layers and positions: losses, norms and paramete
   check_same_training(train_layers<policy<strategy::mesh<fsdp<3>, by_positions>>>({.fsdp = 2, .tp = 2}), one);
 }
 
-// Not the same bits: the gradient of a table that is read twice is a sum in another order.
+// Not bitwise identical: the gradient of a table that is read twice is summed in another order.
 TEST_CASE("one rank of the axis computes what a program does that divides nothing") {
   const outcome one = train_layers<plan>({}), plain = train_layers<policy<strategy::mesh<dp>>>({});
   CHECK(one.losses[0] == plain.losses[0]);
@@ -33,7 +33,7 @@ TEST_CASE("one rank of the axis computes what a program does that divides nothin
 namespace {
 using divided_model::B, divided_model::C, divided_model::T;
 
-/// Looks positions up in their table, which is not divided: of all sequences, or of each one.
+/// Looks positions up in their table, which is not sharded, for all sequences at once or for each one.
 template <bool Each>
 struct positions_looked_up {
   divided_model::net all;
@@ -62,7 +62,7 @@ TEST_CASE("rows of a whole table are cut into the positions of a rank, and their
 
 namespace {
 
-/// The values of a tape of two programs, the gradient of their operand, and that of the value between them.
+/// The values of a tape of two programs, and the gradients of their operand and of the value between them.
 struct between {
   std::vector<float> value, gradient, middle;
 };
@@ -93,7 +93,7 @@ between trained_between(communicator& ranks) {
   const auto seed = randn<float>(extents<B, T, C>{}, {.seed = 6});
   steps.backward(z, seed);
   CHECK(seen == shape{3, {B, T, C}});
-  found.gradient = x.grad().to_vector();  // of a whole operand whole
+  found.gradient = x.grad().to_vector();  // whole, for a whole operand
   found.middle = gather(eval(y * y, run), run.layer_ranks()).to_vector();
   return found;
 }

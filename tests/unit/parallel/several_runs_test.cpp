@@ -40,7 +40,7 @@ struct maker {
 
 device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
 
-/// A model with its initial values and an optimizer for it; copies of these agree on all ranks.
+/// A model with its initial values and an optimizer; copies agree on all ranks.
 template <class M>
 struct trained {
   device where;
@@ -59,7 +59,7 @@ auto noise(int step, int rank, const device& where) {
   return randn<float>(extents<4, 2>{}, {.seed = static_cast<std::uint64_t>(1000 + 10 * step + rank)}, where);
 }
 
-/// The parameters that rank 0 has at the end of train(ranks, divide), on so many ranks.
+/// Rank 0's parameters at the end of train(ranks, divide), on this many ranks.
 template <class F>
 std::vector<float> parameters_after(int n, sharding divide, F train) {
   std::vector<float> found;
@@ -70,7 +70,7 @@ std::vector<float> parameters_after(int n, sharding divide, F train) {
   return found;
 }
 
-/// Rank 0 calls f, then g, and the others the reverse.
+/// Rank 0 calls f, then g; the other ranks call g, then f.
 template <class F, class G>
 void in_other_orders(const communicator& ranks, F f, G g) {
   if (ranks.rank() == 0) f(), g();
@@ -82,7 +82,7 @@ constexpr auto near = test::tolerance{.absolute = 1e-6, .relative = 1e-5};
 }  // namespace
 
 TEST_CASE("gradients that tapes of other contexts leave in a bound model are those of its step") {
-  // The plain loop on one rank over the batches of two: losses are means over both.
+  // The plain loop on one rank, over the batches of two ranks: losses are means over both.
   const auto plain = [](bool own_first, bool other_head) {
     trained<critic> d(1, default_device());
     trained<maker> g(2, d.where);
@@ -165,7 +165,7 @@ TEST_CASE("zero_grad between forward and backward, and after join, drops earlier
       trained<critic> d(1);
       auto run = bind<>(d.model, d.optimizer, ranks, o);
       for (int s = 0; s < 3; ++s) {
-        if (zeroes) {  // a pass that is dropped, and what join said for it
+        if (zeroes) {  // drops a pass, and its join
           run.join(true);
           tape steps(run);
           steps.backward(steps.eval(mean(d.model(batch(s, 7, d.where)))));
@@ -262,7 +262,7 @@ TEST_CASE("what several runs cannot do is refused") {
         CHECK(throws_with<usage_error>([&] { pass(rb, b); }, {"in.", "another run"}));
         rb.zero_grad();
         CHECK(throws_with<usage_error>([&] { zero_grad(a.model); }, {"run.zero_grad()"}));
-        ra->step();  // of its own gradients alone
+        ra->step();  // uses only its own gradients
         pass(rb, b);
         rb.step();
       } else {
@@ -434,7 +434,7 @@ TEST_CASE("pipelines of equal models in other orders are told so; one stage may 
 
 namespace {
 
-/// The first and the last layer get one weight.
+/// Ties the weights of the first and the last layer.
 struct tied_deep {
   linear_without_bias<3, 3> first;
   repeat<linear<3, 3>> blocks{std::vector<linear<3, 3>>(4)};

@@ -17,7 +17,7 @@ using plan = policy<strategy::mesh<pp<pipeline::interleaved<2>>, dp, fsdp<3>>>;
 using record = pipeline::record;
 using kind = pipeline::step_kind;
 
-/// f(run, model, where) on every rank of a mesh, with a model of four blocks.
+/// Calls f(run, model, where) on every rank of a mesh, with a model of four blocks.
 template <class F>
 void on_mesh(const mesh_sizes& sizes, F f) {
   run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
@@ -94,7 +94,7 @@ TEST_CASE("waiting for another stage is not computing") {
 }
 
 TEST_CASE("clocks are compared by the answer that came soonest") {
-  run_ranks(3, [](communicator& ranks) {  // threads have one clock: the offset is an error of half a way
+  run_ranks(3, [](communicator& ranks) {  // threads share a clock: the offset is measurement error
     CHECK(std::abs(detail::clock_offset(ranks, {})) < 10);
     std::vector<record> own(static_cast<std::size_t>(ranks.rank()),
                             record{ranks.rank(), kind::backward, 7, 9, 1.5, 2.5});

@@ -44,7 +44,7 @@ struct experts {
   auto operator()(expression auto x) const { return moe(x); }
 };
 
-/// Two steps of two micro-batches, of which the last rank begins a third one of three.
+/// Two steps of two micro-batches; the last rank begins a third step, of three.
 template <class Model, class... Axes>
 void names_counts(const mesh_sizes& n) {
   using plan = policy<strategy::mesh<Axes...>>;

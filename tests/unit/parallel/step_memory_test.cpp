@@ -38,7 +38,7 @@ void same_as_used(int n, index_t positions) {
   });
 }
 
-/// What forward keeps of one block, in bytes, on the first of n ranks.
+/// The bytes that the forward pass keeps for one block, on the first of n ranks.
 template <class Plan>
 index_t kept_of_block(int n) {
   return static_cast<index_t>(forecast<Plan>(n, of_layers(3), B)[0].kept -
@@ -60,8 +60,8 @@ TEST_CASE("what is predicted is what a rank holds") {
 
 TEST_CASE("what forward keeps of a block") {
   constexpr index_t S = 4 * B * T * C, log_sums = 4 * B * T * heads;
-  // Norms: operand and result of both, with two means and the variance. Inside of layers: queries, keys,
-  // values and the result of attention, and operand and result of gelu, which is four times as wide.
+  // Norms: operand and result of both, with two means and the variance. Inside layers: queries, keys, values
+  // and the result of attention, and operand and result of gelu, which are four times as wide.
   constexpr index_t of_norms = 2 * (2 * S + 3 * 4 * B * T), inside = (3 + 1 + 4 + 4) * S + log_sums;
   for (const int n : {1, 2, 4, 8}) {
     CAPTURE(n);

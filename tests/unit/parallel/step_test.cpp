@@ -13,7 +13,7 @@ using namespace training;
 
 namespace {
 
-/// As `train`, by run.step(m, loss).
+/// Like `train`, with run.step(m, loss).
 outcome train_by_step(communicator& ranks, const parallel_options& o, index_t per_rank, int steps) {
   const device where = one_thread();
   net model = net::create(where);

@@ -27,7 +27,7 @@ struct outcome {
   state_dict_t parameters, optimizer;
 };
 
-/// Five steps of `batches` micro-batches of all ranks.
+/// Five steps of `batches` micro-batches over all ranks.
 template <class Plan = plan>
 outcome trained(communicator& ranks, const mesh_sizes& sizes, int batches = 2) {
   net model = net::create(2);
@@ -59,7 +59,7 @@ struct mlp {
 
 }  // namespace
 
-/// Whether training on a mesh gives what one rank gives.
+/// Checks that training on a mesh equals training on one rank.
 template <class Plan>
 void same_as_one_rank(const outcome& one, const mesh_sizes& sizes) {
   run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {

@@ -32,7 +32,7 @@ struct net_sizes {
   index_t rows = 11, width = 6, hidden = 7;
 };
 
-/// Odd sizes, so that nothing divides; the table is used twice.
+/// Odd sizes, so that nothing divides evenly; the table is used twice.
 struct net {
   embedding_table<> table;
   repeat<block> h;
@@ -73,7 +73,7 @@ inline device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)
 
 using test::elements_of;
 
-/// Trains on `per_rank` micro-batches a step on this rank.
+/// Trains on `per_rank` micro-batches per step on this rank.
 template <class... Choices>
 outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps,
               bool recompute = false, double scale = 65536, device (*make)() = one_thread,
@@ -108,7 +108,7 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
     for (double l : losses) mean += l;
     result.losses.push_back(mean / static_cast<double>(total));
     const double norm = run.step({.clip = 0.5, .micro_batches = per_rank});
-    result.norms.push_back(std::isfinite(norm) ? norm : -1);  // a step left out
+    result.norms.push_back(std::isfinite(norm) ? norm : -1);  // a skipped step
     const traffic sent = run.groups().sent() - before;
     result.sent = {sent.of(collective::all_reduce), sent.of(collective::reduce_scatter),
                    sent.of(collective::all_gather)};
@@ -128,7 +128,7 @@ outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps =
     of[static_cast<std::size_t>(ranks.rank())] =
         train<Choices...>(ranks, o, per_rank, steps, recompute, scale, make, sizes);
   });
-  for (const outcome& r : of) {  // all ranks know the same
+  for (const outcome& r : of) {  // all ranks agree
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);
     CHECK(r.parameters == of[0].parameters);

@@ -52,7 +52,8 @@ muon some_muon() {
   return {.lr = 0.02, .uses = [](const std::string& name) { return !name.starts_with("words"); }};
 }
 
-/// The gradient less the mean of its column: of a matrix whole, nothing is left of a row that all have.
+/// The gradient minus the mean of its column: for the whole matrix, a row that is the same everywhere
+/// cancels.
 struct centred {
   double lr = 0.1;
   optimizer_state state{};
@@ -85,7 +86,7 @@ struct cut_short : centred {
   }
 };
 
-/// Momentum on whole tensors, by state that `done` has from `update`.
+/// Momentum on whole tensors, with state that `done` receives from `update`.
 struct heavy_ball {
   double lr = 0.1;
   optimizer_state state{};

@@ -52,7 +52,8 @@ using head_of = of<decltype(head), var<B, T, C>, table, labels>;
 static_assert(sent<head_of, plan>(3) == bytes * (2 * S + 6 * B * T) * 2);
 static_assert(sent<head_of, by_positions>(3) == bytes * (3 * S + 6 * B * T) * 2);
 
-// Queries, keys and values apart behind a norm: their gradients are added before they are settled.
+// Separate queries, keys and values after a norm: their gradients are added before they are reduced over
+// ranks.
 struct apart {
   layer_normalization<C> norm;
   weight<C, C, divided::columns<>> q, k, v;
@@ -68,7 +69,7 @@ struct apart {
 };
 static_assert(sent<of<const apart&, var<B, T, C>>, plan>(2) == bytes * 4 * S);
 
-/// A user's own layers: a gated unit, and an LSTM step whose gates are groups.
+/// Custom layers: a gated unit, and an LSTM step whose gates are groups.
 struct gated {
   rms_normalization<C> norm;
   weight<C, 10, divided::columns<>> gate, up;
@@ -79,7 +80,7 @@ struct gated {
     });
   }
 };
-/// Mixes positions by a matrix that is not divided, as an MLP-Mixer.
+/// Mixes positions with an unsharded matrix, as an MLP-Mixer does.
 struct mixer {
   gated after;
   weight<T, T, divided::nowhere> mix;
@@ -107,8 +108,8 @@ bool near(const test::array& a, const test::array& b) {
   return true;
 }
 
-/// Checks all outputs of E on 1, 2 and 3 ranks; sizes are the extents of leaves that are known at run time
-/// only.
+/// Checks all outputs of E on 1, 2 and 3 ranks; `sizes` are the extents of leaves that are known only at run
+/// time.
 template <expression E>
 void check_values(bool in_stream, const std::vector<std::vector<index_t>>& shapes = {},
                   const std::vector<index_t>& sizes = {},

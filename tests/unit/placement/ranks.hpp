@@ -10,17 +10,17 @@
 
 namespace weft::test {
 
-/// The values of all nodes of a divided graph, by node and rank.
+/// The values of all nodes of a sharded graph, by node and rank.
 using rank_values = std::vector<std::vector<array>>;
 
-/// A placement with numbers.
+/// A placement whose sizes are numbers.
 struct division_of {
   bool divided = false;
   std::size_t dim = 0;
   index_t groups = 1, unit = 1, pieces = 1;  // 0 pieces: several ranks have the same units
 };
 
-/// The indices of a dim of `extent` that `rank` has, in its order.
+/// The indices of a dim of `extent` that `rank` has, in the rank's order.
 inline std::vector<index_t> own_indices(index_t extent, const division_of& d, index_t ranks, index_t rank) {
   std::vector<index_t> own;
   const index_t group = extent / d.groups, piece = d.unit / std::max<index_t>(d.pieces, 1);
@@ -41,7 +41,7 @@ inline array part(const array& whole, const division_of& d, index_t ranks, index
   });
 }
 
-/// A divided graph, and what leaves, numbers and sizes are for the whole, on several ranks.
+/// A sharded graph on several ranks, with the leaves, numbers and sizes of the whole.
 class divided_program {
  public:
   divided_program(const graph::placed_graph& of, const given_values& whole, index_t ranks) : of_(of) {
@@ -61,8 +61,8 @@ class divided_program {
     return part(whole, division(p), static_cast<index_t>(ranks_.size()), rank);
   }
 
-  /// The gradient of a leaf that is divided as `p`, whose value on each rank is `of`: the sum over the ranks
-  /// that have the same part.
+  /// The gradient of a leaf with placement `p`, whose value on each rank is `of`: the sum over the ranks that
+  /// have the same part.
   array gradient(const std::vector<array>& of, const array& whole, const placement& p, index_t rank) const {
     const auto ranks = static_cast<index_t>(ranks_.size());
     array sum = of[static_cast<std::size_t>(rank)];
@@ -76,7 +76,7 @@ class divided_program {
     return sum;
   }
 
-  /// Whether the parts fit each other, as the run time checks: if not, it refuses this number of ranks.
+  /// Whether the parts match, as checked at run time, which refuses this number of ranks otherwise.
   bool fits() const {
     for (const given_values& v : ranks_)
       for (const extent_check& c : of_.graph.dims.checks)

@@ -26,14 +26,14 @@ constexpr gpt2::config sizes{.layers = 3, .heads = 4, .width = 60, .context = 24
 
 using depth = policy<strategy::mesh<pp<>, fsdp<2>, tp<>>>;
 
-/// A machine of so many ranks, with rates of a CPU.
+/// A machine with this many ranks and a CPU's rates.
 cluster machine(int ranks) {
   return {.ranks = ranks,
           .device = {.products = 1e11, .bytes = 1e10, .launch = 1e-6},
           .within = {.latency = 1e-5, .bytes = 1e9}};
 }
 
-/// Trains two steps of a GPT; `step(f)` calls f.
+/// Trains a GPT for two steps; `step(f)` calls f.
 template <class Plan, class Step>
 void train(const device& where, communicator& ranks, const candidate& m, Step&& step) {
   auto model = gpt2::model<>::create(sizes, where.deferred());
@@ -66,8 +66,8 @@ struct mlp {
   auto operator()(expression auto x) const { return last(relu(first(x))); }
 };
 
-/// `exact`: whether memory is known to the byte; otherwise ranks may be done with messages before they wait
-/// for them, and hold less.
+/// `exact`: whether memory is known to the byte; otherwise messages may complete before ranks wait for them,
+/// so that ranks hold less.
 template <class Plan>
 void same_as_used(const candidate& m, bool exact = true) {
   const int n = static_cast<int>(m.sizes.ranks());
@@ -90,7 +90,7 @@ void same_as_used(const candidate& m, bool exact = true) {
     const std::size_t used = where.memory().figures().peak;
     CHECK(known.peak_bytes >= used);
     CHECK(known.peak_bytes <= used + (exact ? 0 : used / 8));
-    // Norms and losses are in every trace, and not in the figures of all runs.
+    // Norms and losses are in every trace, but not in the figures of all runs.
     CHECK(known.sent() >= sent);
     CHECK(known.sent() <= sent + 512);
   });
@@ -101,7 +101,7 @@ void same_as_used(const candidate& m, bool exact = true) {
   }
   const forecast f = forecast_of(machine(n), m, job<Plan>);
   REQUIRE(f.refused == "");
-  // The first of each stage stands for ranks that may have fewer rows, or other positions.
+  // The first rank of each stage represents ranks that may have fewer rows, or other positions.
   for (const step_trace& trace : traces) CHECK(trace.peak_bytes <= f.peak_bytes + f.peak_bytes / 256);
   std::vector<step_trace> firsts;
   for (int r = 0; r < n; r += m.sizes.stride(mesh_axis::pp))
@@ -133,7 +133,7 @@ TEST_CASE("the work of a device: products of an MLP, counted by hand") {
   rank.step([&] { run.step(1, [&](index_t) { return mean(square(model(x))); }); });
   double operations = 0;
   for (const device_call& c : rank.trace().calls) operations += c.operations;
-  // Forward both, backward the weights of both and the operand of the last.
+  // Forward: both layers; backward: the weights of both, and the operand of the last.
   CHECK(operations == 2 * batch * (2 * in * hidden + 3 * hidden * out));
   CHECK(rank.trace().operations.empty());
 }
@@ -179,7 +179,7 @@ TEST_CASE("gradients that no rank divides are sent once a step, while its last b
   const step_trace& t = rank.trace();
   const index_t parameters = parameter_count(gpt2::model<>::create(sizes, rank.where().deferred()));
   index_t sent = 0;
-  int products = 0, products_after = 0;  // in all, and after the first gradients are sent
+  int products = 0, products_after = 0;  // in total, and after the first gradients are sent
   for (const step_trace::event& e : t.events) {
     if (e.what == kind::call && t.calls[e.index].operations > 0) ++products, products_after += sent > 0;
     if (e.what != kind::begin || t.operations[e.index].bytes < 1000) continue;
@@ -187,14 +187,14 @@ TEST_CASE("gradients that no rank divides are sent once a step, while its last b
     sent += t.operations[e.index].sent;
   }
   CHECK(std::abs(sent - 2 * 4 * parameters * 3 / 4) <= 64);
-  // Backward of the blocks before the last one, and nothing of the micro-batches before.
+  // The backward pass of the blocks before the last one, and nothing of earlier micro-batches.
   CHECK(products_after > products / 9);
   CHECK(products_after < products / 3);
 }
 
 namespace {
 
-/// A GPU that notices what the host reads and what is copied, and ranks that reach its memory as NCCL does.
+/// A GPU that records what the host reads and what is copied, and ranks that access its memory as NCCL does.
 struct watched_device final : counting_backend {
   watched_device() : counting_backend(false) {}
   void download(void* to, const void* from, std::size_t bytes) override {
@@ -236,7 +236,7 @@ TEST_CASE("gradients of a rank without data-parallel others stay on its device")
     watched->most_read = 0;
     step();
   });
-  // Norms read eight bytes of a row. The messages of gradients have whole matrices.
+  // Norms read eight bytes per row. The messages of gradients contain whole matrices.
   CHECK(watched->most_read < 4 * sizes.width * 4 * sizes.width / 2);
 }
 
@@ -298,7 +298,7 @@ TEST_CASE("plans: the fastest that fits first, then what does not fit, then what
     if (f.refused.empty()) least = std::min(least, f.peak_bytes);
     else ++refused;
   }
-  CHECK(refused > 0);  // three blocks have no four stages
+  CHECK(refused > 0);  // three blocks cannot form four stages
   c.memory = 1.5 * static_cast<double>(least);
   found = plan(c, all, job<choice>);
   const auto place = [](const forecast& f) { return !f.refused.empty() ? 2 : f.fits ? 0 : 1; };

@@ -22,7 +22,7 @@ namespace {
 constexpr double exact = 1e-12;
 bool near(double a, double b) { return std::abs(a - b) <= exact * std::max(std::abs(a), std::abs(b)); }
 
-/// A device that does one operation a second, and links of one byte a second.
+/// A device with one operation per second, and links of one byte per second.
 cluster unit_cluster(int ranks, int of_node = 0) {
   return {.ranks = ranks,
           .ranks_of_node = of_node,
@@ -57,7 +57,7 @@ rank_operation all_reduce(double bytes, std::int64_t number) {
   return {.kind = collective::all_reduce, .bytes = bytes, .number = number, .text = "all_reduce"};
 }
 
-/// A stage of a schedule as the trace of a rank.
+/// The stage of a schedule as the trace of a rank.
 step_trace stage_trace(const pipeline::schedule& s, int stage, const pipeline::costs& costs) {
   writer w(stage);
   const rank_group all{"stages", {}};
@@ -173,7 +173,7 @@ TEST_CASE("a step waits for what the step before has begun") {
     return w.t;
   };
   const step_times t = simulate(unit_cluster(2), std::vector{trace(0), trace(1)});
-  CHECK(near(t.seconds, 12));  // ten seconds under way, of which three are hidden
+  CHECK(near(t.seconds, 12));  // ten seconds in flight, three of them hidden
   CHECK(near(t.ranks[0].waiting, 7));
   CHECK(near(t.ranks[0].computing, 5));
 }

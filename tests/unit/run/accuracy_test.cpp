@@ -12,7 +12,7 @@ using namespace weft;
 
 namespace {
 
-/// f(x) of integers is that of the same numbers in f32.
+/// Checks that f(x) of integers equals f of the same numbers in f32.
 template <class T, class F>
 bool as_of_floats(const std::vector<T>& numbers, F f) {
   const auto x = from(extents<dyn, 3>{static_cast<index_t>(numbers.size()) / 3}, numbers);
@@ -49,7 +49,7 @@ void check_formulas(const std::vector<T>& numbers) {
   CHECK(as_of_floats(numbers, [](auto x) { return leaky_relu(x) + elu(x); }));
 }
 
-/// How far a sum of n numbers 0.1f is from n * 0.1f, relatively.
+/// The relative error of a sum of n numbers 0.1f against n * 0.1f.
 template <class Sum>
 double error_of_sum(index_t n, Sum sum) {
   return std::abs(static_cast<double>(sum) / (static_cast<double>(n) * static_cast<double>(0.1f)) - 1);

@@ -23,7 +23,7 @@ void set(oracle::array& a, index_t k, const oracle::array& values, index_t at) {
   else a.i[to] = values.i[from];
 }
 
-/// Assigns a tensor, an expression of the tensor itself, and a number to `view(x)`.
+/// Assigns a tensor, an expression of x itself, and a number to `view(x)`.
 template <element T, class Extents, class F>
 void check(const Extents& extents, F view) {
   auto x = generate<T>(extents, [](index_t i) { return static_cast<T>(static_cast<float>(i % 11)); });
@@ -144,7 +144,7 @@ TEST_CASE("update of a view: what was written before is noticed, and what does n
   CHECK(w.to_vector() == before);
   const auto row = w[0];
   update(row, 4);
-  update(row, 5);  // a target is a place, whatever its elements were
+  update(row, 5);  // a target is a place, independent of its old elements
   CHECK(w(0, 2) == 5);
   const device elsewhere(std::make_shared<cpu::cpu_backend>(1));
   context other(elsewhere);

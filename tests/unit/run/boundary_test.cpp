@@ -53,7 +53,7 @@ struct net {
 struct doubled {
   auto operator()(expression auto x) const { return x * 2.0f; }
 };
-/// Shares what a repeat inside of it computes.
+/// Shares the result of a repeat inside it.
 struct nested {
   repeat<doubled> inside;
   auto operator()(expression auto x) const {
@@ -61,7 +61,7 @@ struct nested {
     return s + s * x;
   }
 };
-/// Reads its operand as a tensor.
+/// An evaluator that reads its operand as a tensor.
 struct last_row {
   auto operator()(expression auto x) const { return x[-1] * ones_like(x) + x; }
 };

@@ -19,7 +19,7 @@ namespace oracle = test::oracle;
 
 namespace {
 
-/// The concats that are executed during its lifetime, and the parts that they copy.
+/// Counts the concats executed during its lifetime, and the parts that they copy.
 struct concats_seen final : runtime::step_observer {
   int count = 0;
   concats_seen() { runtime::detail::steps_go_to = this; }
@@ -43,8 +43,8 @@ variable<T, Extents> as_variable(const tensor<T, Extents>& x) {
   return variable<T, Extents>(x);
 }
 
-/// The loss of attention to parts of twice a tensor, drawn with these extents, with the gradient of each
-/// part, as in one tensor and as in separate ones; `concats`: how many are executed for the former.
+/// Compares the loss of attention on parts of 2 x, where x is random with these extents, and the gradient of
+/// each part, between one tensor and separate ones; `concats`: how many are executed for the former.
 template <element T, class Extents, class Parts>
 void check_parts(context& c, const Extents& extents, int concats, const Parts& parts_of) {
   variable<T, Extents> half(randn<T>(extents, {.seed = 3}, c.where()));
@@ -78,7 +78,7 @@ void check_parts(context& c, const Extents& extents, int concats, const Parts& p
   CHECK(same(std::get<2>(gradients), v));
 }
 
-/// The same on the CPU and on a device of OpenCL.
+/// The same on the CPU and on an OpenCL device.
 template <element T, class Extents, class Parts>
 void check_on_devices(const Extents& extents, int concats, const Parts& parts_of) {
   context here;
@@ -151,7 +151,7 @@ TEST_CASE("heads before positions are copied") {
 }
 
 namespace {
-/// Three times x, an op with results of any strides.
+/// 3 x, by an op whose results have arbitrary strides.
 struct tripled : op::rule<1> {
   static constexpr auto kind = op::op_kind::native;
   static constexpr auto name = "tripled";

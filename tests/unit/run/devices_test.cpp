@@ -24,7 +24,7 @@ namespace {
 using matrix = extents<dyn, dyn>;
 using vector = extents<4>;
 
-/// The CPU, whose allocations fail from the one with number `fails_at` on, while it is not negative.
+/// A CPU whose allocations fail from number `fails_at` on, unless that is negative.
 class scarce_backend : public cpu::cpu_backend {
  public:
   scarce_backend() : cpu_backend(1) {}
@@ -38,7 +38,7 @@ class scarce_backend : public cpu::cpu_backend {
 struct scarce_device {
   std::shared_ptr<scarce_backend> backend = std::make_shared<scarce_backend>();
   device handle{backend};
-  /// From now on `count` allocations succeed.
+  /// Lets the next `count` allocations succeed.
   void allow(int count) {
     handle.memory().empty_cache();
     backend->allocations = 0;
@@ -141,7 +141,7 @@ TEST_CASE("values of a tape on another device: to read, not to go on with") {
   CHECK(y.to(default_device()).state() == y.state());
   steps.backward(steps.eval(sum(y)));
   CHECK(x.grad().to_vector() == std::vector<float>(4, 4));
-  // Of a variable: another one.
+  // From a variable: another variable.
   variable<float, vector> moved = x.to(there);
   moved.zero_grad();
   other.backward(other.eval(sum(moved * 5.0f)));
@@ -278,7 +278,7 @@ TEST_CASE("a parameter kept on another device than its gradient: a step that fai
 }
 
 namespace {
-/// A device of the CPU, as a kind of its own.
+/// A CPU device as a custom kind.
 struct numbered {
   static constexpr auto name = "numbered";
   static std::vector<device_facts> list() { return {{"first", 0, ""}, {"second", 0, ""}, {"third", 0, ""}}; }
@@ -286,7 +286,7 @@ struct numbered {
     return std::make_shared<cpu::cpu_backend>(1);
   }
 };
-/// One that opens another one.
+/// A kind that opens another kind's device.
 struct above {
   static constexpr auto name = "above";
   static std::vector<device_facts> list() { return numbered::list(); }
@@ -312,7 +312,7 @@ TEST_CASE("which device of a kind") {
     CHECK_THROWS_WITH_AS(on<numbered>::where({.device = missing}),
                          doctest::Contains("there is no device numbered:"), device_error);
   CHECK(on<above>::where() == on<above>::where({.device = 0}));
-  // A number of threads is of devices that are opened anew.
+  // A number of threads applies only to newly opened devices.
   CHECK_THROWS_AS(on<host>::where({.threads = 1}), usage_error);
   linear<2, 2> layer = linear<2, 2>::create(2, 2);
   sgd o;

@@ -15,7 +15,7 @@ int count(const std::string& text, const std::string& part) {
   for (auto at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++n;
   return n;
 }
-/// The text of the box of kernel `k`.
+/// The text in the box of kernel `k`.
 std::string box(const std::string& dot, int k) {
   const auto from = dot.find("subgraph cluster" + std::to_string(k) + " ");
   return from == dot.npos ? "" : dot.substr(from, dot.find("  }\n", from) - from);

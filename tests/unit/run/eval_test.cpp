@@ -17,7 +17,7 @@ tensor<float, extents<dyn, dyn>> counted(index_t rows, index_t columns) {
   return generate<float>(extents<dyn, dyn>{rows, columns},
                          [](index_t i) { return 0.1 * static_cast<double>(i % 23) - 1; });
 }
-/// The value on vectors and on the reference back end is that of the definition.
+/// Checks the value, on vectors and on the reference back end, against the definition.
 template <class E>
 void check_by_definition(const E& make, double tolerance) {
   static const device reference(std::make_shared<lower::reference_backend>());

@@ -31,7 +31,7 @@ constexpr auto recurrence_from_end = []<index_t Dim>(auto x) {
   return apply<op::linear_recurrence, attr<Dim, 1>>(x * 0.4f, x + 1);
 };
 
-/// f along each dim of x and of views of it.
+/// Checks f along each dim of x and of views of it.
 template <index_t Dim = 0, expression X, class F>
 void check(const char* what, X x, F f) {
   CAPTURE(what);

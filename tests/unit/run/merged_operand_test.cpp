@@ -16,7 +16,7 @@ namespace oracle = test::oracle;
 
 namespace {
 
-/// Numbers that nobody chose.
+/// Pseudo-random numbers.
 struct numbers {
   std::uint32_t seed;
   std::uint64_t next = 0;
@@ -38,7 +38,7 @@ void for_each_index(const shape& extents, const F& f) {
   }
 }
 
-/// A view of contiguous elements, some steps away from them.
+/// A contiguous layout, changed by up to three random view steps.
 layout some_view(numbers& some, const shape& extents) {
   symbol_table none;
   layout l = contiguous_layout(none, extents);
@@ -136,10 +136,10 @@ TEST_CASE("what is read instead of a copy are the elements that would be copied"
     CAPTURE(seed);
     REQUIRE(same);
   }
-  // Rows and columns that overlap in the copy: (0, 1) and (1, 0) are one element of it.
+  // Rows and columns that overlap in the copy: (0, 1) and (1, 0) are the same element.
   const layout overlapping{{2, {3, 3}}, {{1}, {1}}, 0}, copied{{2, {2, 3}}, {{5}, {1}}, 0};
   CHECK(!runtime::merge_operand(overlapping, copied).possible);
-  // Rows that begin in other places of the copied ones.
+  // Rows that begin inside copied rows.
   const layout across{{2, {3, 3}}, {{4}, {1}}, 0}, rows{{2, {4, 3}}, {{5}, {1}}, 0};
   CHECK(!runtime::merge_operand(across, rows).possible);
   CHECK(merged > 1000);
@@ -147,8 +147,8 @@ TEST_CASE("what is read instead of a copy are the elements that would be copied"
 
 namespace {
 
-/// `f` of tensors with these extents: its value, and the memory that evaluating it takes beside operands and
-/// result.
+/// `f` of tensors with these extents: its value, and the memory that its evaluation takes besides operands
+/// and result.
 template <class... Extents, class F>
 std::size_t memory_of(F f) {
   using value = decltype(f(std::declval<tensor<float, Extents>>()...));
@@ -189,17 +189,17 @@ TEST_CASE(
         0);
   CHECK(memory_of<extents<342, 40>, image>([](auto g, auto x) { return matmul(columns(x), g); }) == 0);
   CHECK(memory_of<image>([](auto x) { return matmul(transpose(columns(x)), columns(x)); }) == 0);
-  // Of a value that is computed: it lives as long as it is read.
+  // For a computed value, which lives as long as it is read.
   const std::size_t computed =
       memory_of<extents<40, 144>, extents<40, 40>, image>([](auto w, auto v, auto x) {
         return matmul(v, matmul(w, columns(exp(x)))) + matmul(w, columns(exp(x)));
       });
   CHECK(computed < copy);
-  // Read by others, too, or the result itself.
+  // Read by other ops, too, or itself the result.
   CHECK(memory_of<extents<40, 144>, image>([](auto w, auto x) {
           return let(columns(x), [=](auto v) { return matmul(w, v) + sum(v) + matmul(w, exp(v)); });
         }) >= copy);
-  // The copy is a result itself.
+  // The copy is itself a result.
   const tensor<float, extents<40, 144>> w(randn<float>(extents<40, 144>{}));
   const tensor<float, image> x(randn<float>(image{}, {.stream = 1}));
   const tensor<float, extents<40, 342>> product(zeros<float>(extents<40, 342>{}));

@@ -190,7 +190,7 @@ TEST_CASE("update: in place only where each element depends on the one it replac
   CHECK(a.to_vector()[39] == 38);
   CHECK(b.to_vector()[39] == 40);
   update(c, {a.state(), a.state()},
-         bundled(a * 0.0f + 7.0f, a + 1.0f));  // one memory twice: the last value holds
+         bundled(a * 0.0f + 7.0f, a + 1.0f));  // the same memory twice: the last value wins
   CHECK(a.to_vector()[39] == 39);
   const auto x = arange<float>(4);
   update(c, {x.state()}, flat_view<float>(x.state()) * 2.0f);
@@ -297,7 +297,7 @@ struct block {
   shape extents;
   std::vector<float> elements;
 
-  /// With zeros around and between the elements along a dim, which then has `extent` elements.
+  /// Pads a dim with zeros around and between its elements, to `extent` elements.
   block padded(int dim, index_t before, index_t extent, index_t step = 1) const {
     block result{extents, {}};
     result.extents[dim] = extent;

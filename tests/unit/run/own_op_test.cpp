@@ -11,20 +11,20 @@
 
 namespace {
 
-/// By formula: kernel, fusion and both derivatives follow.
+/// Defined by a formula, from which kernel, fusion and both derivatives follow.
 struct squash : weft::op::elementwise<1> {
   static constexpr auto name = "squash";
   static constexpr auto value(auto x) { return x / (1 + abs(x)); }
 };
 
-/// The same with a rule of its own.
+/// The same with an explicit rule.
 struct squash_by_rule : weft::op::elementwise<1> {
   static constexpr auto name = "squash_by_rule";
   static constexpr auto value(auto x) { return x / (1 + abs(x)); }
   static constexpr auto vjp(auto g, auto, auto x) { return g / square(1 + abs(x)); }
 };
 
-/// A formula of a function that has a rule of its own, and of another such op.
+/// A formula that uses a function with an explicit rule, and another such op.
 struct mish : weft::op::elementwise<1> {
   static constexpr auto name = "mish";
   static constexpr auto value(auto x) { return x * tanh(softplus(x)); }
@@ -43,7 +43,7 @@ struct mish_of_squash : weft::op::elementwise<1> {
   }
 };
 
-/// Opaque: the sums of the elements up to each one, or from each one on.
+/// Opaque: running sums from the beginning or to the end.
 template <bool Backwards>
 struct running_sum : weft::op::rule<1> {
   static constexpr auto kind = weft::op::op_kind::native;
@@ -93,7 +93,7 @@ struct doubled_sum : weft::op::rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return 2 * weft::apply<running_sum<true>>(g); }
 };
 
-/// Opaque, with a number of any sign and an extent among its attributes.
+/// Opaque; its attributes include a number of either sign and an extent.
 struct noted : weft::op::rule<1> {
   static constexpr auto kind = weft::op::op_kind::native;
   static constexpr auto name = "noted";
@@ -108,7 +108,7 @@ struct noted : weft::op::rule<1> {
     return {true, operands[0]};
   }
 };
-/// Its formula, which knows the extent as a symbol.
+/// Defined by a formula, in which the extent is a symbol.
 template <weft::index_t Number>
 struct noted_rows : weft::op::composed<1> {
   static constexpr auto name = "noted_rows";

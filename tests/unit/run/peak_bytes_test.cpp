@@ -18,7 +18,7 @@ device cpu_of_its_own() { return device(std::make_shared<cpu::cpu_backend>(2)); 
 
 std::size_t peak_of(const device& d) { return d.memory().figures().peak; }
 
-/// The step with memory that is really used.
+/// Runs the step and measures the memory in use.
 template <class Step>
 std::size_t measured(Step&& step) {
   const device d = cpu_of_its_own();
@@ -26,7 +26,7 @@ std::size_t measured(Step&& step) {
   return peak_of(d);
 }
 
-/// `f` applied to tensors of these extents, and what evaluating that takes beside them.
+/// `f` applied to tensors of these extents, and the memory that its evaluation takes besides them.
 template <class... Extents, class F>
 void check_constant(F f) {
   using value = decltype(f(std::declval<tensor<float, Extents>>()...));
@@ -78,7 +78,7 @@ struct mlp {
   auto operator()(expression auto x) const { return output(relu(second(relu(first(x))))); }
 };
 
-/// Two steps: the first makes the optimiser's state, the second holds it from the start.
+/// Two steps: the first creates the optimizer state, the second holds it from the start.
 template <class Model, class Optimizer, class Loss>
 void train(Model model, Optimizer optimizer, const device& where, Loss loss) {
   context c(where);

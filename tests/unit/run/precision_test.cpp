@@ -27,7 +27,7 @@ void check_product() {
   const auto narrow = matmul(cast<T>(x), cast<T>(w));
   const auto y = eval(matmul(x, w), c);
   static_assert(std::is_same_v<typename decltype(y)::value_type, float>);
-  // Stored as T and widened; a sum in another order may round the other way.
+  // Stored as T and widened; a sum in another order may round differently.
   CHECK(matches(y, oracle::value(cast<float>(narrow)),
                 {.relative = oracle::epsilon(dtype_of<T>), .of_largest = 1e-6}));
   CHECK(rounded<T>(y.to_vector()) == y.to_vector());
@@ -38,7 +38,7 @@ void check_product() {
   update(viewed[0], matmul(x, w), c);
   for (const auto& same : {updated.to_vector(), listed.to_vector(), viewed.to_vector()})
     CHECK(same == y.to_vector());
-  // The gradient of w is the product of rounded operands, and not rounded itself.
+  // The gradient of w is a product of rounded operands, and is not rounded itself.
   tape steps(c);
   const auto loss = steps.eval(sum(matmul(x, w) * 1.0f));
   steps.backward(loss);
@@ -48,7 +48,7 @@ void check_product() {
   CHECK(rounded<T>(w.grad().to_vector()) != w.grad().to_vector());
 }
 
-/// Forward's kept values and their types.
+/// The values that the forward pass keeps, and their types.
 template <class E, class... Choices>
 std::vector<dtype> kept() {
   const lower::plan_view p = runtime::forward_program<E, options_of<Choices...>>::plan;
@@ -116,7 +116,7 @@ TEST_CASE("backward keeps halves, and no copy of a parameter") {
   using E = std::remove_const_t<decltype(layers)>;
   CHECK(kept<E, precision::f32>() == std::vector<dtype>(3, dtype::f32));
   CHECK(kept<E, precision::bf16>() == std::vector<dtype>(3, dtype::bf16));
-  // Selective: the first product alone; its operand and that of the second are computed again.
+  // Selective: keeps only the first product; its operand and the second product's are recomputed.
   CHECK(kept<E, recompute::selective>() == std::vector<dtype>(1, dtype::f32));
   CHECK(kept<E, precision::bf16, recompute::selective>() == std::vector<dtype>(1, dtype::bf16));
 }
@@ -181,7 +181,8 @@ TEST_CASE("a scaled loss scales gradients and not the loss") {
 }
 
 namespace {
-/// Gradients of bf16 or f16 tensors, and of a value of that type between two statements, are of their type.
+/// Checks that gradients of bf16 or f16 tensors, and of a value of that type between statements, have their
+/// type.
 template <class Precision, class T>
 void check_narrow_leaves() {
   const auto gradients = [](auto& c) {

@@ -28,7 +28,7 @@ variable<float, extents<dyn>> tracked(const std::vector<float>& v) {
   return variable<float, extents<dyn>>(vector_of(v));
 }
 
-/// Equal, with NaN equal to NaN and nothing else.
+/// Equality, in which NaN equals only NaN.
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -645,7 +645,7 @@ TEST_CASE("vector_norm, normalize: the derivatives at 0") {
 
 namespace {
 __extension__ using wide = __int128;
-/// Against 128-bit division, of pairs of extreme numbers and of numbers of all sizes.
+/// Compares with 128-bit division, for pairs of extreme numbers and of numbers of all sizes.
 template <class T>
 void check_division() {
   using limits = std::numeric_limits<T>;

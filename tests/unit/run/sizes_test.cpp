@@ -25,7 +25,7 @@ matrix numbers(index_t rows, index_t columns, std::uint64_t seed) {
   return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
 }
 
-/// What the definition says, on vectors and, if `plain`, on the reference back end.
+/// Compares with the definition, on vectors and, if `plain`, on the reference back end.
 template <expression E>
 void check(const std::string& what, E e, bool plain) {
   CAPTURE(what);
@@ -90,7 +90,7 @@ TEST_CASE("extents of 0, of 1 and primes") {
 }
 
 namespace {
-/// A CPU that knows its memory, as devices do whose addresses mean something to them alone.
+/// A CPU that checks that operands are in its memory, like devices with a separate address space.
 class careful_backend : public cpu::cpu_backend {
  public:
   careful_backend() : cpu_backend(1) {}
@@ -256,7 +256,7 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
 
 namespace {
 
-/// Look-ups along dim Dim of `x`, at the indices `index` [shape of x] and `few` [N].
+/// Checks look-ups along dim Dim of `x`, at the indices `index` [shape of x] and `few` [N].
 template <index_t Dim, expression X, expression Index, expression Few>
 void check_look_ups(X x, Index index, Few few) {
   CAPTURE(Dim);

@@ -358,7 +358,7 @@ TEST_CASE("writes through mutable_data are changes in place; data() is to read")
 }
 
 namespace {
-/// `x` times a number, by no program: what a tape remembers of it is a function.
+/// `x` times a number, without a program: the tape records a function.
 template <class V>
 V scaled(tape<>& on, const V& x, double by, std::vector<std::string>* calls = nullptr) {
   const V value(eval(x * by).state());

@@ -20,7 +20,7 @@ using i64 = std::int64_t;
 using i32 = std::int32_t;
 using u8 = std::uint8_t;
 
-/// The CPU, the reference back end, and OpenCL where there is one.
+/// The CPU, the reference back end, and OpenCL if available.
 template <class F>
 void on_every_device(F f) {
   static const std::vector<device> devices = [] {
@@ -43,7 +43,7 @@ std::vector<unsigned char> bytes_of(const std::shared_ptr<tensor_state>& t) {
   t->where->download(bytes.data(), t->memory.data(), bytes.size());
   return bytes;
 }
-/// Whether every element of `t` has the bits of that of `expected`; any NaN is a NaN.
+/// Checks that `t` and `expected` are bitwise identical; all NaNs are equal.
 template <class T, class E>
 bool same(const tensor<T, E>& t, const std::vector<T>& expected) {
   const std::vector<unsigned char> bytes = bytes_of<T>(t.state());
@@ -65,11 +65,11 @@ bool same(const tensor<T, E>& t, const std::vector<T>& expected) {
   return true;
 }
 
-// A model of the element types that shares no code with the library but the bits of bfloat16 and float16.
+// A model of the element types that shares only the bits of bfloat16 and float16 with the library.
 
 template <class T>
 inline constexpr bool narrow = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
-/// What a T is computed with: exact for products of i32, modular for i64.
+/// The type in which a T is computed: exact for products of i32, modular for i64.
 template <class T>
 using wide =
     std::conditional_t<narrow<T>, float, std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>>;
@@ -118,7 +118,7 @@ std::vector<T> samples() {
   }
 }
 
-/// Elements of [rows, columns]: samples, so that two seeds give all pairs.
+/// The elements of [rows, columns]: samples of which two seeds give all pairs.
 template <class T>
 std::vector<T> elements(index_t count, index_t seed) {
   const std::vector<T> s = samples<T>();
@@ -222,7 +222,7 @@ To cast_of(From from) {
   } else return static_cast<To>(x);
 }
 
-/// What `cast` makes of elements: in memory, and seen through a wider type without memory between.
+/// The results of `cast`: in memory, and through a wider type without going through memory.
 template <class From, class... To>
 void check_casts(context& c, const device& d, const std::vector<From>& a) {
   CAPTURE(name_of(dtype_of<From>));
@@ -318,7 +318,7 @@ void for_each_type(F f) {
   f(bool{});
 }
 
-/// What op(x) gives of narrow elements: that of the same numbers in f32, rounded once.
+/// op(x) on narrow elements: the result for the same numbers in f32, rounded once.
 template <class T, class F>
 void check_rounded_once(context& c, const device& d, F f) {
   std::vector<T> v;

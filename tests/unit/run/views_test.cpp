@@ -30,7 +30,7 @@ constexpr bool is_sanitized = true;
 constexpr bool is_sanitized = false;
 #endif
 
-/// A view as the numbers of the elements it shows, in row-major order.
+/// A view, as the indices of the elements that it shows, in row-major order.
 struct elements {
   shape s;
   std::vector<index_t> at;
@@ -144,7 +144,7 @@ enum reader {
   readers
 };
 
-/// A program of views: its graph, what it reads, what it should give.
+/// A program of views: its graph, its inputs, and the expected result.
 struct program {
   compute_graph g{};
   recycled_vector<index_t> sizes{};
@@ -196,7 +196,7 @@ struct program {
 
 double element(index_t i) { return static_cast<double>(i * i % 11 + i + 1); }
 
-/// What `which` makes of a value `v`.
+/// The expected result of reader `which` for `v`.
 numbers expected(int which, const elements& v) {
   const shape& s = v.s;
   numbers r{s, {}};
@@ -262,7 +262,7 @@ struct checker {
   long programs = 0, refused = 0;
   long failures = 0;
 
-  /// One of the numbers of an attribute, in the graph or given when it is played.
+  /// A number in an attribute, stored in the graph or given at run time.
   index_t size_of(program& p, index_t n, bool dynamic) {
     if (!dynamic || random() % 2) return n;
     p.sizes.push_back(n);
@@ -284,7 +284,7 @@ struct checker {
     }
   }
 
-  /// What `which` makes of `v`, which are the elements `now`.
+  /// The node that reader `which` computes from `v`, which shows the elements `now`.
   value read_by(program& p, int which, value v, const elements& now) {
     const int order = now.s.order;
     if (which == elementwise || which == in_place) return v * 2.0 + 1.0;
@@ -333,7 +333,7 @@ struct checker {
         report(equal(got, expected(which, now)), from, steps, which, dynamic);
       }
     } catch (const shape_error& e) {
-      ++refused;  // a dim of unknown extent does not stretch
+      ++refused;  // a dim of unknown extent does not broadcast
       report(dynamic, from, steps, which, dynamic, e.what());
     }
   }
@@ -378,7 +378,7 @@ struct checker {
   }
 };
 
-/// Calls f(leaf, steps) for sequences of `count` views, of which it goes on with one in `one_of`.
+/// Calls f(leaf, steps) for sequences of `count` views, extending one in `one_of` sequences.
 template <class F>
 void for_each_sequence(const shape& from, std::vector<step>& steps, int count, std::mt19937& random,
                        unsigned one_of, const F& f) {
@@ -412,7 +412,7 @@ void check_sequences(int count, unsigned one_of, int readers_of_each) {
 }
 
 bool all_of_them() { return std::getenv("WEFT_TEST_LARGE") != nullptr; }
-/// Of how many views one is taken, each time that a sequence goes on.
+/// One in how many views is taken whenever a sequence is extended.
 unsigned one_of(unsigned quick, unsigned sanitized) {
   return all_of_them() ? 1 : is_sanitized ? sanitized : quick;
 }

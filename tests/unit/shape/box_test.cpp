@@ -36,7 +36,7 @@ TEST_CASE("runs visit the elements that two boxes share, in order, and as few ru
     INFO(to_string(a) << " and " << to_string(b) << " of " << to_string(whole));
     CHECK(found == expected);
     CHECK(intersection(a, b).size() == static_cast<index_t>(expected.size()));
-    // Runs can meet where a dim of extent 1 hides that both boxes are whole in it.
+    // Runs can be adjacent if a dim of extent 1 hides that both boxes are whole in it.
     CHECK(runs >= fewest);
     if (a == whole_box(whole) && b == a) CHECK(runs == (whole.size() > 0));
   }

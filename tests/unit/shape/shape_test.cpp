@@ -86,7 +86,7 @@ TEST_CASE(
 }
 
 // Every extent has a value. Formulas are built and extents of equal values are unified, in any order: no
-// conclusion is wrong, whatever is 0 or 1.
+// conclusion is wrong, even if extents are 0 or 1.
 TEST_CASE("symbols: conclusions from random equations hold for the values that solve them") {
   for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);

@@ -21,7 +21,7 @@ void* counted(std::size_t bytes, std::size_t alignment = alignof(std::max_align_
 }
 }  // namespace
 
-// Not inlined, or g++ 12 sees new and free meet.
+// Not inlined, because g++ 12 would warn that new and free are mismatched.
 [[gnu::noinline]] void* operator new(std::size_t n) { return counted(n); }
 [[gnu::noinline]] void* operator new(std::size_t n, std::align_val_t a) {
   return counted(n, static_cast<std::size_t>(a));
@@ -38,7 +38,7 @@ using namespace weft;
 
 namespace {
 
-/// Allocations of the last of a few steps.
+/// The number of allocations in the last of a few steps.
 template <class Step>
 long in_a_steady_step(Step step) {
   long before = 0;

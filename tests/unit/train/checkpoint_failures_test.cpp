@@ -12,7 +12,7 @@ using namespace weft::test;
 
 namespace {
 
-/// A disk on which files with `part` in their path cannot be renamed, or not synced then.
+/// A disk on which files with `part` in their path cannot be renamed, or not be synced afterwards.
 struct failing_disk : io::file_calls {
   std::string part;
   std::atomic<bool> fails = false, fails_later = false, renamed = false;

@@ -15,7 +15,7 @@ namespace {
 
 using plan = policy<strategy::mesh<pp<>, dp, fsdp<3>, tp<>>>;
 
-/// With a parameter of which ranks have columns of three groups, in units of 2; no loss reads it.
+/// A model with a parameter of which ranks have columns of three groups, in units of 2; no loss reads it.
 struct model_with_groups {
   divided_model::net net = divided_model::net::create(2);
   parameter<extents<5, 18>, float, divided::along<1, 3, 2>> groups =

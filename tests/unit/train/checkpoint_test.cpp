@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Rows that 1 to 6 ranks divide in every way: 7, 5, 2 and a scalar; and a buffer that is not divided.
+/// Parameters that 1 to 6 ranks shard in every way, with 7, 5 and 2 rows and a scalar, and an unsharded
+/// buffer.
 struct net {
   parameter<extents<7, 3>> table = make_parameter(extents<7, 3>{}, init::normal(1));
   linear<3, 5> in;
@@ -63,7 +64,7 @@ std::vector<float> all_of(auto& run) {
   return values;
 }
 
-/// Three steps on n ranks, saved; the parameters after three more.
+/// Takes three steps on n ranks and saves; returns the parameters after three more steps.
 std::vector<float> saved_by(const std::string& at, int n, const parallel_options& o) {
   std::vector<float> later;
   run_ranks(n, [&](communicator& ranks) {
@@ -82,7 +83,7 @@ std::vector<float> saved_by(const std::string& at, int n, const parallel_options
   return later;
 }
 
-/// Goes on from what was saved.
+/// Resumes from the saved checkpoint.
 std::vector<float> resumed_by(const std::string& at, int n, const parallel_options& o) {
   std::vector<float> later;
   run_ranks(n, [&](communicator& ranks) {
@@ -103,7 +104,7 @@ std::vector<float> resumed_by(const std::string& at, int n, const parallel_optio
   return later;
 }
 
-/// What loading a checkpoint into a run with an Optimizer says; nothing if it is loaded.
+/// The error of loading a checkpoint into a run with an Optimizer; empty if it is loaded.
 template <class Optimizer = adamw>
 std::string failure(const std::string& at) {
   net model;
@@ -119,7 +120,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 }  // namespace
 
 namespace {
-/// A mesh of ranks and what its ranks divide.
+/// A mesh, and what its ranks shard.
 struct mesh_case {
   int ranks;
   sharding divide;
@@ -147,7 +148,7 @@ std::vector<mesh_case> meshes() {
   return all;
 }
 
-/// Everything that a checkpoint has: parameters, buffers, state of the optimizer. Collective.
+/// All contents of a checkpoint: parameters, buffers, optimizer state. Collective.
 std::vector<float> state_of(auto& run) {
   std::vector<float> values = all_of(run);
   for (const auto& [name, p] : run.full_optimizer()) {
@@ -192,7 +193,7 @@ TEST_CASE("from any mesh and stage to any other: the bits that were saved, and t
         CHECK(state_of(run) == saved);
         train(model, run, 2);
         const auto later = state_of(run);
-        // All ranks see the same batch: the mean over a power of two of them is exact.
+        // All ranks have the same batch: the mean over a power of two of ranks is exact.
         if (from.is_power_of_two() && to.is_power_of_two()) CHECK(later == straight);
         else
           for (std::size_t i = 0; i < later.size(); ++i)
@@ -325,7 +326,7 @@ TEST_CASE("a full disk is an error, and the last good state stays") {
   const std::vector<float> later = saved_by(f.name(), 1, {});
   std::fflush(nullptr);
   const pid_t child = ::fork();
-  if (child == 0) {  // no file may grow: to those who write as if the disk were full
+  if (child == 0) {  // files cannot grow, as if the disk were full
     ::signal(SIGXFSZ, SIG_IGN);
     net model;
     adamw optimizer;
@@ -466,7 +467,7 @@ TEST_CASE("optimizer state that would not be saved as it is, is refused by name"
 }
 
 namespace {
-/// An optimizer of one's own, which says no name.
+/// A custom optimizer without a name.
 struct unnamed {
   optimizer_state state{};
   std::int64_t steps = 0;
@@ -502,7 +503,7 @@ TEST_CASE("a checkpoint of another optimizer is refused by name") {
   save_with<named_otherwise>(f.name());
   CHECK(failure<named_otherwise>(f.name()) == "");
   CHECK(has(failure<adamw>(f.name()), "of optimizer other \"steps\","));
-  save_with<unnamed>(f.name());  // as an earlier weft: the index has no name
+  save_with<unnamed>(f.name());  // as by an earlier version of weft: the index has no name
   CHECK(failure<adamw>(f.name()) == "");
 }
 

@@ -33,7 +33,7 @@ struct numbers {
   }
 };
 
-/// The same, whose types say the extents of a sample.
+/// The same, with the extents of a sample in its types.
 struct grids {
   using fields = std::tuple<tensor<std::int32_t, extents<dyn>>, tensor<float, extents<dyn, 3, 2>>>;
   index_t size() const { return 7; }

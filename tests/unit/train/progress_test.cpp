@@ -17,7 +17,7 @@ using namespace weft;
 
 namespace {
 
-/// The other end of a terminal; none where the system has none.
+/// The other end of a terminal; empty if the system has none.
 descriptor new_screen() {
   descriptor screen(::posix_openpt(O_RDWR | O_NOCTTY));
   const bool works = screen && ::grantpt(screen.number()) == 0 && ::unlockpt(screen.number()) == 0;

@@ -35,7 +35,7 @@ void release(void* p) {
 }
 }  // namespace
 
-// Not inlined, or g++ 12 sees new and free meet.
+// Not inlined, because g++ 12 would warn that new and free are mismatched.
 [[gnu::noinline]] void* operator new(std::size_t n) { return counted(n, 1); }
 [[gnu::noinline]] void* operator new(std::size_t n, std::align_val_t a) {
   return counted(n, static_cast<std::size_t>(a));
@@ -70,7 +70,7 @@ large_net made(const device& where, std::uint64_t seed) {
   initialize(n, seed);
   return n;
 }
-/// Sets what this rank holds to one number.
+/// Sets all elements that this rank holds to one number.
 void initialize_rows(auto& run, float value) {
   for (const held_tensor& t : run.held_tensors())
     std::fill_n(static_cast<float*>(t.local->memory.data()), t.parts[0].where.size(), value);
@@ -261,7 +261,7 @@ TEST_CASE("slabs of a tensor whose columns are on several ranks, larger than a s
 }
 
 namespace {
-/// A disk that is full after so many calls of write.
+/// A disk that is full after this many calls of write.
 struct full_disk : io::file_calls {
   std::atomic<int> left;
   explicit full_disk(int writes) : left(writes) {}
@@ -328,8 +328,8 @@ TEST_CASE("a file with tensors of other types is read, unless one of these is wa
 }
 
 namespace {
-/// Two ranks of `Plan` read weights of a bound_net from two paths; returns what rank 0 is told, and checks
-/// that no rank has changed then.
+/// Two ranks of `Plan` read the weights of a bound_net from two paths; returns rank 0's error, and checks
+/// that no rank has changed if there is one.
 template <class Plan>
 std::string loaded_from(const std::string& first, const std::string& second) {
   std::string said;
