@@ -47,7 +47,7 @@ void read_as_json(const std::string& bytes) {
   (void)j.root().integer();
 }
 
-/// With the right checksum, which no fuzzer finds, where `is_sealed`.
+/// If `is_sealed`, adds the right checksum, which a fuzzer would not find.
 void read_as_index(const std::string& bytes, bool is_sealed) {
   using weft::detail::checkpoint_index;
   const checkpoint_index i =
@@ -103,11 +103,11 @@ void read_as_archive(const std::string& bytes) {
   file.write(bytes);
   require_whole(weft::io::read_tensors(file.path()));
 }
-/// As the pickle of a file of torch.save, with the right checksum.
+/// Reads the bytes as the pickle of a torch.save file, with the right checksum.
 void read_as_pickle(const std::string& bytes) {
   read_as_archive(archive({{"a/data.pkl", bytes}, {"a/data/0", std::string(24, '\1')}}));
 }
-/// As a stream of DEFLATE that announces the size in its first two bytes.
+/// Reads the bytes as a DEFLATE stream; the first two bytes give the size of the output.
 void read_as_deflate(const std::string& bytes) {
   if (bytes.size() < 2) return;
   std::string to(static_cast<unsigned char>(bytes[0]) |

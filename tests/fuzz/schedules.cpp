@@ -20,7 +20,7 @@ void require(bool holds) {
   if (!holds) __builtin_trap();
 }
 
-/// Whether every stage comes to the end of its list, if sends do not wait.
+/// Whether every stage reaches the end of its list if sends do not block.
 bool ends(const schedule& s) {
   std::map<std::tuple<bool, int, int>, bool> passed;  // whether backward, chunk, micro-batch
   std::vector<std::size_t> next(s.steps.size());

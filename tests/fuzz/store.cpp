@@ -17,7 +17,7 @@ void check(bool good) {
   if (!good) __builtin_trap();
 }
 
-/// Clients as their connections are: who has no answer yet, and what is on its way.
+/// The clients' connections, with the requests that have no answer yet.
 struct clients {
   store_table& server;
   std::map<std::uint64_t, std::set<std::int64_t>> open{};

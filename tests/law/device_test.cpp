@@ -27,7 +27,7 @@ namespace oracle = test::oracle;
 
 namespace {
 
-/// Null where the machine has no such device.
+/// Null if the machine has no such device.
 const device* tested_device() {
 #ifdef WEFT_TEST_KIND
   static const device own(WEFT_TEST_KIND::open(0, {}));
@@ -53,15 +53,14 @@ const device& reference() {
 }
 
 #if WEFT_WITH_CUDA && !defined(WEFT_TEST_KIND)
-/// Architectures that kernels are compiled for: those of WEFT_TEST_ARCHITECTURES, or sm_90.
+/// The architectures that kernels are compiled for: WEFT_TEST_ARCHITECTURES, by default sm_90.
 std::vector<std::string> architectures() {
   const char* const given = std::getenv("WEFT_TEST_ARCHITECTURES");
   std::istringstream names(given ? given : "sm_90");
   return {std::istream_iterator<std::string>(names), {}};
 }
 
-/// Compiles every kernel to machine code and runs none: the text is right as far as a machine without a GPU
-/// can tell.
+/// Compiles every kernel to machine code and runs none: checks the text as far as possible without a GPU.
 class compile_only : public gpu::jit_backend {
  public:
   const char* name() const override { return "NVRTC"; }
@@ -113,7 +112,7 @@ const device* compiling_device() {
 
 using values = std::vector<oracle::array>;
 
-/// What is expected of one result: elements, and how well these are known.
+/// One expected result: elements, and their accuracy.
 struct expectation {
   oracle::array value;
   std::vector<double> slack{};
@@ -121,7 +120,7 @@ struct expectation {
   expectation(const oracle::derivative& d) : value(d.value), slack(d.error.f) { REQUIRE(converged(d)); }
 };
 
-/// f(context, device) on the CPU, on the reference back end and on the tested device, where there is one.
+/// Calls f(context, device) on the CPU, on the reference back end and on the tested device, if there is one.
 template <class... Choices, class F>
 void check_everywhere(F f, const std::vector<expectation>& expected, double tolerance = 2e-6) {
   const auto on = [&](const device& d) {
@@ -156,15 +155,15 @@ auto right_on(const device& d) {
   return variable<float, extents<10, 7>>(randn<float>(extents<10, 7>{}, {.seed = 2}, d));
 }
 
-/// The gradient that a tape has added up, or zeros.
+/// The gradient that a tape has accumulated, or zeros.
 template <class V>
 oracle::array gradient_of(const V& x) {
   return x.grad().defined() ? oracle::read(x.grad())
                             : oracle::zeros(dtype_of<typename V::value_type>, x.extents());
 }
 
-/// The value of f(x, w), and the gradients of x and w where its elements are summed with weights, are those
-/// of definition(x, w).
+/// Checks that the value of f(x, w), and the gradients of x and w of a weighted sum of its elements, equal
+/// those of definition(x, w).
 template <class... Choices, class F, class G>
 void check_with_gradients(F f, G definition, double of_value, double of_gradients) {
   const auto x = left_on(default_device());
@@ -193,7 +192,7 @@ void check_with_gradients(F f, double tolerance = 2e-6) {
   check_with_gradients<>(f, f, tolerance, tolerance);
 }
 
-/// Operands of an element-wise op, from its domain, with a zero and a tie among them.
+/// Operands of an element-wise op, from its domain, including a zero and a tie.
 template <class Op>
 float sample(index_t i, int k) {
   double low = -2, high = 2;
@@ -225,7 +224,7 @@ void check_elementwise(std::integer_sequence<int, K...>) {
       {oracle::value(apply<Op>(operand_of<Op, K>(default_device())...))}, 1e-6);
 }
 
-/// Every op that is an instruction or an element-wise formula, and not random.
+/// Checks every op that is an instruction or an element-wise formula, except random ops.
 template <class Op>
 void check_op() {
   constexpr bool random = std::is_same_v<Op, op::dropout> || std::is_same_v<Op, op::bernoulli>;
@@ -239,7 +238,7 @@ void check_ops(op::op_list<Ops...>) {
   (check_op<Ops>(), ...);
 }
 
-/// What `f` refuses.
+/// The message of the error with which `f` is refused.
 template <class F>
 std::string refusal_of(F f) {
   try {
@@ -249,7 +248,8 @@ std::string refusal_of(F f) {
   }
   return "nothing was refused";
 }
-/// Whether `f` is refused for an index, under the name of `op`. What is compiled for this CPU says which one.
+/// Checks that `f` is refused for an index, with the name of `op`. Code compiled for this CPU names the
+/// index.
 template <class F>
 void check_index_is_refused(const std::string& op, F f) {
   const std::string said = refusal_of(f), begin = "weft: " + op + ": ";
@@ -731,7 +731,7 @@ TEST_CASE("attention over several tiles of a device, of operands whose heads com
   check(float16{}, std::false_type{}, {5, 65}, {1, 1}, 16, 0);
 }
 
-/// Sums of rows, each by threads of a group that share memory.
+/// Sums of rows, each computed by threads of a group with shared memory.
 struct row_totals : op::rule<1> {
   static constexpr auto kind = op::op_kind::native;
   static constexpr auto name = "row_totals";
@@ -831,7 +831,7 @@ TEST_CASE("an index out of range is an error that names the op") {
   CHECK(fine.to_vector().size() == 6);
 }
 
-/// Values, then gradients, whose meaning at such points agree/elementwise_test.cpp has from PyTorch on the
+/// Values, then gradients, at special points; agree/elementwise_test.cpp compares them with PyTorch on the
 /// CPU.
 values at_special_points(context& c, const device& d, bool by_definition) {
   const float special[] = {NAN, INFINITY, -INFINITY, 0, -0.0f, 1, -1, 2};

@@ -19,7 +19,7 @@ namespace {
 template <class Op>
 concept has_domain = requires { Op::domain; };
 
-/// Element-wise ops that take numbers and are functions of them alone: all of these are tested.
+/// Element-wise ops that take numbers and depend only on them; all of these are tested.
 template <class Op>
 constexpr bool is_tested() {
   constexpr bool special = std::is_same_v<Op, op::cast> || std::is_same_v<Op, op::contiguous> ||
@@ -55,7 +55,7 @@ void check_op() {
     }
   }
 }
-/// The ops of the library numbered Begin, Begin + 2, ...
+/// Checks the library's ops number Begin, Begin + 2, ...
 template <int Begin, int... I>
 void check_ops(std::integer_sequence<int, I...>) {
   (check_op<typename op::op_at<Begin + 2 * I, op::all::list>::type>(), ...);

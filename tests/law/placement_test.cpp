@@ -29,7 +29,7 @@ using var = variable<float, extents<E...>>;
 template <class T, index_t... E>
 using data = tensor<T, extents<E...>>;
 
-/// Some numbers for the leaves of a graph; those of integers are below `top`.
+/// Some numbers for the leaves of a graph; integers are below `top`.
 test::given_values some_values(const compute_graph& g, index_t top, std::vector<double> numbers = {}) {
   test::given_values v;
   v.numbers = std::move(numbers);
@@ -58,7 +58,8 @@ bool near(const array& a, const array& b) {
   return true;
 }
 
-/// Whether each output of the divided graph is, on each rank, what its placement says of the undivided one.
+/// Whether each output of the sharded graph is, on each rank, the part of the unsharded one that its
+/// placement specifies.
 bool same_on(index_t ranks, const compute_graph& joint, const graph::placed_graph& placed,
              const sequence<placement>& leaves, const test::given_values& v) {
   const test::divided_program program(placed, v, ranks);
@@ -75,8 +76,8 @@ bool same_on(index_t ranks, const compute_graph& joint, const graph::placed_grap
   return true;
 }
 
-/// The placements of a value of shape `s`: whole, and each dim divided, also in groups of 2, and in units
-/// of 2.
+/// The placements of a value of shape `s`: whole, and sharded along each dim, also in groups of 2 and in
+/// units of 2.
 sequence<placement> placements_of(const shape& s) {
   sequence<placement> all{placement{}};
   for (int d = 0; d < s.order; ++d) {
@@ -90,7 +91,7 @@ sequence<placement> placements_of(const shape& s) {
   return all;
 }
 
-/// What is expected of an op.
+/// The expected counts of an op.
 struct counts {
   int fit = 0, runs = 0;
   index_t bytes = 0;
@@ -100,7 +101,7 @@ std::string to_text(const counts& c) {
   return "{" + std::to_string(c.fit) + ", " + std::to_string(c.runs) + ", " + std::to_string(c.bytes) + "}";
 }
 
-/// The ops that some program of this test computes on parts of values.
+/// The ops that some program of this test computes on shards of values.
 std::set<std::string>& divided_ops() {
   static std::set<std::string> names;
   return names;
@@ -164,7 +165,7 @@ outcome placed_every_way(index_t top, std::vector<double> numbers) {
   return o;
 }
 
-/// The law for f(operands...), of which A are the types.
+/// The law for f(operands...), with operand types A.
 template <class... A>
 struct on {
   template <class F>
@@ -293,7 +294,7 @@ TEST_CASE("images: ranks divide batch and channels, not the windows") {
   on<image>("upsample_bilinear", {5, 15, 0}, [](auto x) { return upsample_bilinear<2>(x); });
 }
 
-/// An op of a user; the interpreter computes it by its name.
+/// A custom op, which the interpreter computes by name.
 template <class Divides>
 struct own_exp : op::rule<1>, Divides {
   static constexpr auto kind = op::op_kind::native;
@@ -331,7 +332,7 @@ TEST_CASE("attention by batch elements and heads") {
       "mask", {9, 26, 4560}, [](auto q, auto k, auto v, auto mask) { return attention(q, k, v, mask); });
 }
 
-/// For each number of ranks from 1 on whether it fits; and then, that all values are right.
+/// For each number of ranks from 1 on, whether it is valid; if so, also checks that all values are right.
 template <class F>
 std::string shared_on(F f, const sequence<placement>& leaves) {
   using queries = var<2, 3, 12, 2>;

@@ -29,13 +29,13 @@
 
 namespace weft::random_programs {
 
-/// What is said about one program: nothing if it is right.
+/// The errors of one program; none if it is right.
 struct verdict {
   std::vector<std::string> complaints;
   void say(std::string text) { complaints.push_back(std::move(text)); }
 };
 
-/// Where programs are evaluated. `engine` is what their kernels run on.
+/// A device on which programs are evaluated.
 struct place {
   const char* name;
   device where;
@@ -65,7 +65,7 @@ inline double uniform(std::uint64_t seed, std::uint64_t leaf, std::uint64_t i) {
   return static_cast<double>(mixed(mixed(mixed(seed + 1) + leaf + 1) + i) >> 11) * 0x1p-53;
 }
 
-/// The elements of a leaf in double: what the generator says of them.
+/// The elements of a leaf in double, as specified by the generator.
 inline double element_of(fill how, double low, double high, dtype type, double u) {
   if (how == fill::real) return low + (high - low) * u;
   if (how == fill::label && u < 0.2) return -100;
@@ -114,7 +114,7 @@ auto make_leaves(const device& where, std::uint64_t seed, const Leaf&... l) {
 
 // ------------------------------------------------------------------------------------------- forms
 
-/// What the generator says of a result.
+/// The type and extents of a result that the generator predicts.
 template <element T, class Extents>
 struct form_is {
   template <class E>
@@ -134,7 +134,7 @@ struct any_form {
 
 // ------------------------------------------------------------------------------------------- values
 
-/// Elements in double; integers too, which are small or compared as they are.
+/// Elements in double, integers too, which are small or are compared exactly.
 struct numbers {
   dtype type;
   shape extents;
@@ -189,7 +189,7 @@ struct expectation {
 inline constexpr int spread_runs = 6;
 inline constexpr double slack = 8;
 
-/// Ops whose result is exact, or the exact one rounded to its type: the same wherever it is computed.
+/// Ops whose result is exact, or exact up to one rounding to its type: the same on every device.
 inline bool is_exact(std::string_view op) {
   constexpr std::string_view ops[] = {
       "add",     "subtract", "multiply",     "negate",     "abs",          "sign",       "floor",
@@ -289,7 +289,7 @@ inline std::string text_of(double x) {
   return text;
 }
 
-/// Complains about the first element that differs. NaN and infinities stand in the same places.
+/// Reports the first element that differs. NaN and infinities must be in the same places.
 inline void compare(verdict& v, const std::string& where, const numbers& got, const expectation& e) {
   if (got.type != e.value.type)
     return v.say(where + ": a value of type " + name_of(got.type) + ", expected " + name_of(e.value.type));
@@ -309,7 +309,7 @@ inline void compare(verdict& v, const std::string& where, const numbers& got, co
 
 inline constexpr auto no_cut = [](auto e) { return e; };
 
-/// Calls f(context, leaves...) in each place; an exception is a complaint.
+/// Calls f(place, context, leaves...) in each place; reports exceptions.
 template <class F, class... Leaf>
 void everywhere(verdict& v, std::uint64_t seed, const F& f, const Leaf&... l) {
   for (const place& p : places()) {
@@ -339,7 +339,7 @@ void check_value(verdict& v, std::uint64_t seed, const P& program, const Leaf&..
   }, l...);
 }
 
-/// The same where a part of the program is evaluated by itself.
+/// The same with a part of the program evaluated separately.
 template <class Form, class P, class... Leaf>
 void check_value_cut(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
   const auto e = expression_of(program, seed, l...);
@@ -352,7 +352,7 @@ void check_value_cut(verdict& v, std::uint64_t seed, const P& program, const Lea
   }, l...);
 }
 
-/// An update in place of the first leaf, which the program may read.
+/// An in-place update of the first leaf, which the program may read.
 template <class Form, class P, class... Leaf>
 void check_update(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
   const auto e = expression_of(program, seed, l...);
@@ -364,7 +364,7 @@ void check_update(verdict& v, std::uint64_t seed, const P& program, const Leaf&.
   }, l...);
 }
 
-/// A program that is wrong where only run time can tell: it must throw an error of weft.
+/// A program with a mistake that only run time can detect: it must throw a weft error.
 template <class Form, class P, class... Leaf>
 void check_refused(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
   for (const place& p : places()) {
@@ -392,8 +392,7 @@ struct named_program {
   void (*check)(verdict&);
 };
 
-/// Runs the programs named in the arguments, or all; prints a line for each. The exit code is 1 if one is
-/// wrong.
+/// Runs the programs named in the arguments, or all; prints a line for each. The exit code is 1 if one fails.
 inline int judge(int argc, char** argv, std::initializer_list<named_program> programs) {
   int wrong = 0;
   for (const named_program& p : programs) {

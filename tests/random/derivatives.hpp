@@ -7,14 +7,14 @@
 
 namespace weft::random_programs {
 
-/// Elements in [-1, 1), as a direction or as weights of the result.
+/// Elements in [-1, 1), for a direction or the weights of the result.
 inline test::oracle::array random_elements(dtype type, const shape& extents, std::uint64_t seed) {
   std::vector<double> elements(static_cast<std::size_t>(extents.size()));
   for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = 2 * uniform(seed, 77, i) - 1;
   return test::oracle::numbers(type, extents, std::move(elements));
 }
 
-/// A derivative as differences see it. `smooth`: both sides agree.
+/// A derivative by differences. `smooth`: both sides agree.
 struct quotient {
   double value, error;
   bool smooth;
@@ -35,7 +35,7 @@ quotient derivative_at_zero(const F& f) {
           std::abs(right - left) <= 0.02 * (std::abs(right) + std::abs(left)) + 1e-3};
 }
 
-/// `leaf`'s elements moved by t along `direction`.
+/// The elements of `leaf`, moved by t along `direction`.
 inline test::oracle::replacements moved_along(const tensor_state& leaf, const test::oracle::array& direction,
                                               double t) {
   test::oracle::array elements = test::oracle::read(leaf);
@@ -157,13 +157,13 @@ template <class Form, class P, class... Leaf>
 void check_gradient(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
   check_gradients<false, Form>(v, seed, program, l...);
 }
-/// The same where a part of the program is a statement of its own on the tape.
+/// The same with a part of the program as a separate statement on the tape.
 template <class Form, class P, class... Leaf>
 void check_gradient_cut(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
   check_gradients<true, Form>(v, seed, program, l...);
 }
 
-/// The second derivative in the first leaf, times a vector, along another.
+/// The Hessian in the first leaf, times a vector, along another direction.
 template <class Form, class P, class First, class... Leaf>
 void check_second(verdict& v, std::uint64_t seed, const P& program, const First& first, const Leaf&... l) {
   auto own = make_leaves(default_device(), seed, first, l...);

@@ -205,13 +205,13 @@ template <class Program>
 auto loss_of(const typename Program::model& m, index_t number) {
   return Program::loss(m.back(m.front(Program::input(number))), Program::target(number));
 }
-/// The same of what a rank has of the positions.
+/// The same for this rank's positions.
 template <class Program, class Run>
 auto loss_of_part(Run& run, const typename Program::model& m, index_t number) {
   const context_part own = run.part_of_context(Program::positions);
   return Program::loss(m.back(m.front(own.of(Program::input(number)))), own.of(Program::target(number)));
 }
-/// Its value, from one statement or from two.
+/// The value of the loss, from one statement or two.
 template <class Program>
 auto evaluated_loss(auto& steps, const typename Program::model& m, index_t number) {
   if constexpr (Program::statements == 2) {
@@ -222,13 +222,13 @@ auto evaluated_loss(auto& steps, const typename Program::model& m, index_t numbe
   }
 }
 
-/// The steps of a run: all, or those up to a checkpoint in `folder`, or those after it.
+/// The steps of a run: all, those up to a checkpoint in `folder`, or those after it.
 struct part_of_run {
   int first = 0, last = 0;
   std::string folder{};
 };
 
-/// A run by `bind`, to the parameters.
+/// Trains a bound run; returns losses, norms and parameters.
 template <class Program, bool DividesPositions, class Run>
 outcome train(Run& run, typename Program::model& model, index_t data_ranks, int recompute,
               const part_of_run& part) {
@@ -292,7 +292,7 @@ inline std::string first_name(const std::string& parameter) {
   return parameter.substr(0, parameter.find('.'));
 }
 
-/// What all ranks find; `run_of(model, optimizer, ranks)` binds.
+/// The outcome that all ranks agree on; `run_of(model, optimizer, ranks)` binds.
 template <class Program, bool DividesPositions, class Bind>
 outcome train_on_ranks(int n, index_t data_ranks, int recompute, bool deferred, const part_of_run& part,
                        Bind run_of) {
@@ -318,7 +318,7 @@ outcome train_on(const setting& s, const part_of_run& part) {
                                                                                    s.options);
                                         });
 }
-/// On a mesh with the axes of Plan.
+/// Trains on a mesh with the axes of Plan.
 template <class Program, class Plan>
 outcome train_on_mesh(const mesh_setting& s, const part_of_run& part) {
   const int n = static_cast<int>(s.sizes.ranks());
@@ -339,7 +339,7 @@ outcome train_on_mesh(const mesh_setting& s, const part_of_run& part) {
       });
 }
 
-/// Without bind: a tape, gradients of all micro-batches, an optimizer.
+/// Trains without bind: a tape, gradients of all micro-batches, an optimizer.
 template <class Program>
 outcome train_alone(const std::string& folder) {
   typename Program::model model;
@@ -367,7 +367,7 @@ outcome train_alone(const std::string& folder) {
   return result;
 }
 
-/// The largest relative difference, up to where a training diverges.
+/// The largest relative difference, up to the point where training diverges.
 inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
@@ -385,11 +385,11 @@ inline void complain(const std::string& who, const std::string& what) {
 struct way {
   std::string name;
   bool same_bits = false;  // otherwise equal up to the order of sums
-  bool rounds = false;     // parameters or gradients, for messages
+  bool rounds = false;     // rounds parameters or gradients for messages
   std::function<outcome(const part_of_run&)> train;
 };
 
-/// Prints what differs from the training of one rank.
+/// Prints the differences from the training on one rank.
 template <class Program>
 void compare(const way& w, const outcome& of, const outcome& one) {
   const double losses = difference(one.losses, of.losses), norms = difference(one.norms, of.norms);
@@ -409,7 +409,7 @@ void guarded(const std::string& program, const std::string& setting, F f) {
   }
 }
 
-/// The steps up to a checkpoint in one way, and the others in another.
+/// Takes the steps up to a checkpoint in one way, and the rest in another.
 template <class Program>
 way resumed(const way& before, const way& after, int at, const std::string& folder) {
   const auto train = [=](const part_of_run&) {

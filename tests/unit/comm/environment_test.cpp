@@ -40,7 +40,7 @@ TEST_CASE("launchers: torchrun's variables, mpirun's, none") {
   CHECK(b.from == launch::launcher::mpirun);
   CHECK(b.rank == 2);
   CHECK(b.size == 3);
-  CHECK(b.local_size == 3);  // nobody says otherwise
+  CHECK(b.local_size == 3);  // the default
   const launch two = launch_from_environment(in({{"OMPI_COMM_WORLD_RANK", "2"},
                                                  {"OMPI_COMM_WORLD_SIZE", "4"},
                                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},

@@ -176,7 +176,7 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
 }
 
 TEST_CASE("fuse: sums of columns join the kernel that computes the elements") {
-  const auto fused = [](auto build, int others = 0) {  // values that kernels store beside the outputs
+  const auto fused = [](auto build, int others = 0) {  // others: further stored values
     compute_graph g;
     const value x = g.leaf(row_of(8), leaf_role::untracked), y = g.leaf(row_of(8), leaf_role::untracked);
     for (const value& v : build(g, x, y)) g.outputs.push_back(v.id);

@@ -326,7 +326,7 @@ TEST_CASE("whoever reads or writes a divided parameter outside its run is told w
     refused([&] { initialize(model, 1); });
     refused([&] { io::save(path + "2", state_dict(model)); });
     refused([&] { io::load(path, state_dict(model)); });
-    context apart;  // the default one is that of all threads
+    context apart;  // all threads share the default context
     refused([&] { eval(model.w * 2.0f, apart); });
     refused([&] { update(apart, {model.w.state()}, full<float>(extents<4, 3>{}, 1) * 2.0f); });
     out << model;  // shapes and counts need no elements

@@ -184,7 +184,7 @@ TEST_CASE("a model has its trained parameters when its run ends") {
 
 TEST_CASE("parameters whose new rows have not arrived when their run ends are not read") {
   run_ranks(2, [&](communicator& all) {
-    test::late_communicator ranks(all);  // the rows that a step sends are under way until somebody waits
+    test::late_communicator ranks(all);  // the rows that a step sends are in flight until waited for
     const device where = one_thread();
     net model = net::create(where);
     initialize(model, 5);

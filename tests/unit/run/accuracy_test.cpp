@@ -102,7 +102,7 @@ TEST_CASE("cross_entropy is right beside large logits, and where the loss is sma
   CHECK(near(loss({3e38f, 3e38f}, 0), std::log(2)));
   CHECK(near(loss({1e8f, 1e8f, 1e8f}, 2), std::log(3)));
   CHECK(near(loss({-1000, -1001}, 1), std::log(1 + std::exp(1.0))));
-  CHECK(std::abs(loss({15, 0}, 0) - std::log1p(std::exp(-15.0))) < 0x1p-23);  // of which 1 + e^-15 is rounded
+  CHECK(std::abs(loss({15, 0}, 0) - std::log1p(std::exp(-15.0))) < 0x1p-23);  // 1 + e^-15 is rounded
   CHECK(std::abs(loss({50, 38}, 0) - std::log1p(std::exp(-12.0))) < 0x1p-23);
   const auto smoothed = cross_entropy<reduction_kind::mean, ignored_label, per_million<100'000>>(
       full<float>(extents<1, 2>{}, 1e5f), zeros<std::int32_t>(extents<1>{}));

@@ -515,7 +515,7 @@ TEST_CASE("tape: a hook that uses the tape that is going back is refused, and wh
       CHECK(steps.size() == 0);
       CHECK(h.state()->grad == nullptr);
       CHECK(w.state()->grad == nullptr);
-      steps.backward(steps.eval(w * 2.0));  // it goes on
+      steps.backward(steps.eval(w * 2.0));  // the tape is still usable
       CHECK(w.grad().item() == 2);
     } else {
       steps.backward(loss);
@@ -565,7 +565,7 @@ TEST_CASE("tape: a value that a backward pass has gone through is no leaf of a l
   v.zero_grad();
   next.backward(next.eval(detach(fake) * v));
   CHECK(v.grad().item() == 9);
-  // of two tapes, the lower one goes on with what the upper one found
+  // of two tapes, the lower one continues with the gradients of the upper one
   auto h = steps.eval(w * w);
   next.backward(next.eval(h * h));
   w.zero_grad();

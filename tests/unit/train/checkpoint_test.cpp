@@ -371,7 +371,7 @@ TEST_CASE("a folder that cannot be written is an error at once, older checkpoint
   for (const run_position& wrong :
        {run_position{-1, 0}, run_position{0, -1}, run_position{(std::int64_t{1} << 53) + 1, 0}})
     CHECK_THROWS_AS(saves.save(wrong), value_error);
-  checkpointer reads(f.name(), run, {.read_only = true});  // beside the job that holds the folder
+  checkpointer reads(f.name(), run, {.read_only = true});  // while another job holds the folder
   CHECK(reads.load()->step == 4);
   CHECK_THROWS_AS(reads.save({5, 5}), usage_error);
 }

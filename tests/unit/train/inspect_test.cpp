@@ -40,7 +40,7 @@ TEST_CASE("a context runs one program at a time, and says so") {
   for (const std::string& said : {in_tap, on_thread}) CHECK(said.find("one program at a time") != said.npos);
   c.on_tap = [](const tapped&) { throw value_error("enough"); };
   CHECK_THROWS_AS(eval(tap(x * 2.0f, "twice"), c), value_error);
-  CHECK(eval(x + 1.0f, c).to_vector()[1] == 4);  // it goes on after an error
+  CHECK(eval(x + 1.0f, c).to_vector()[1] == 4);  // usable after an error
 }
 
 TEST_CASE("a tap shows a value on its way and changes nothing") {

@@ -286,7 +286,7 @@ TEST_CASE("a pass that has no whole step of all ranks is refused, where it would
                        "weft: loader: the dataset has 3 samples, but a step of 2 batches of 2 takes 4: an "
                        "epoch has no whole step",
                        usage_error);
-  CHECK(std::get<1>(batches.next()).to_vector() == std::vector<std::int32_t>{0, 10});  // goes on for ever
+  CHECK(std::get<1>(batches.next()).to_vector() == std::vector<std::int32_t>{0, 10});  // batches never end
   loader whole(numbers{.count = 4}, {.batch = 2, .share = {.rank = 0, .ranks = 2}});
   int seen = 0;
   for (auto [x, y] : whole) seen += static_cast<int>(y.extent(0));
