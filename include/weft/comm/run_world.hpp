@@ -70,7 +70,7 @@ int run_over_gloo(const launch& me, Body& body, const world_options& o) {
   try {
     return exit_code_of(body, world.ranks());
   } catch (...) {
-    const int code = o.report(std::current_exception());  // before ~gloo_world, which waits
+    const int code = o.report(std::current_exception());       // before ~gloo_world, which waits
     world.ranks().abort(reason_of(std::current_exception()));  // no effect if they know already
     return code;
   }

@@ -377,7 +377,7 @@ class distributed_context : public context {
   std::int64_t number_;                                           // among the runs of these ranks
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
-  state_dict_t local_, compared_;  // compared_: those of local_ that all data ranks have
+  state_dict_t local_, compared_;                 // compared_: those of local_ that all data ranks have
   std::vector<distributed_tensors> distributed_;  // experts, then stages of a pipeline
   parallel::expert_division experts_divided_;
   loss_scaler scaler_;

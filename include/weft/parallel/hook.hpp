@@ -60,9 +60,9 @@ gradient_hook bf16_compress();
 /// Settings of power_sgd, as in torch's PowerSGDState.
 struct power_sgd_options {
   int rank = 1;
-  bool error_feedback = true;  // the approximation error is added to the next gradient
-  bool warm_start = true;      // start from the previous step's factor
-  std::int64_t start_step = 0; // gradients of earlier steps are sent whole, because they change most
+  bool error_feedback = true;   // the approximation error is added to the next gradient
+  bool warm_start = true;       // start from the previous step's factor
+  std::int64_t start_step = 0;  // gradients of earlier steps are sent whole, because they change most
   std::uint64_t seed = 0;
 };
 

@@ -86,7 +86,7 @@ class step_graph {
   tensor_list inputs_;  // read by the recorded work in place of operands; null: the operand itself
   std::vector<draw> draws_;
   std::uint64_t programs_ = 0;  // number of programs from the beginning of the last micro-batch on
-  tensor_list gradients_;  // gradients of parameters
+  tensor_list gradients_;       // gradients of parameters
   values values_;
   std::unique_ptr<recorded_work> work_;
 };

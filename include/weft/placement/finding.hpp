@@ -9,8 +9,8 @@ namespace weft::graph {
 /// The kinds of mistakes. docs/strategies.md explains how to fix each.
 enum class mistake : std::uint8_t {
   none,
-  divided_differently,  // operands are divided along different dims, or into different groups
-  computed_whole,  // a value computed whole on every rank meets a divided one: a layer is not divided
+  divided_differently,    // operands are divided along different dims, or into different groups
+  computed_whole,         // a value computed whole on every rank meets a divided one: a layer is not divided
   contracted_with_whole,  // a matmul sums over a dim that is divided in one operand and not in the other
   lost_in_view,           // the result of a reshape, slice, flip, pad or concat lacks the divided dim
   dim_must_be_whole,      // a native op that does not declare this dim divisible, or a minimum over it

@@ -28,8 +28,8 @@ inline std::vector<float> letter(int rank, int number, std::size_t count) {
   return v;
 }
 
-constexpr std::size_t copied = 100,     // floats: a message that threads and MPI copy
-    above_64k = 50'000,                 // a message that they hand over in place
+constexpr std::size_t copied = 100,  // floats: a message that threads and MPI copy
+    above_64k = 50'000,              // a message that they hand over in place
     above_1m = 400'000;
 
 /// A receive that is posted first is answered last, on both sides; later operations progress meanwhile.
@@ -207,9 +207,7 @@ inline std::string wrong_message(communicator& ranks, int how) {
     if (reversed->rank() == receiver)
       reversed->receive(how == 2 ? elements(integers) : elements(received), sender, 17, soon()).wait();
     ranks.barrier(soon()).wait();
-  } catch (const comm_error& e) {
-    return e.what();
-  }
+  } catch (const comm_error& e) { return e.what(); }
   return "";
 }
 /// What the error's text must contain.

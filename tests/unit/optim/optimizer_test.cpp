@@ -189,7 +189,8 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
   backward();
   CHECK_THROWS_WITH_AS(
       whole.step(both.a),  // its momentum is that of a.layer.weight
-      "weft: optimizer: step: parameter layer.weight was a.layer.weight in earlier steps: pass the same model "
+      "weft: optimizer: step: parameter layer.weight was a.layer.weight in earlier steps: pass the same "
+      "model "
       "to every step (parameters without a gradient do not change), or make an optimizer for each part",
       usage_error);
 }

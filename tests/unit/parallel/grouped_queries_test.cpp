@@ -227,8 +227,7 @@ TEST_CASE("ranks of one head send the gradients of its keys and values once a st
 
 TEST_CASE("more ranks than a head of keys has heads of queries are refused") {
   run_ranks(7, [](communicator& ranks) {
-    auto model =
-        grouped_net<4>::create();  // the first key heads have two ranks each, of three query heads
+    auto model = grouped_net<4>::create();  // the first key heads have two ranks each, of three query heads
     sgd optimizer;
     CHECK_NOTHROW((void)bind<plan>(model, optimizer, ranks, mesh_sizes{.tp = 7}));
   });

@@ -110,7 +110,7 @@ TEST_CASE("columns and rows: what is sent is what was predicted") {
     CHECK(all[0] == sent<E, plan>(2));
     CHECK(model.in.weight.state()->extents == shape{2, {ranks.rank() == 0 ? 4 : 3, C}});
     CHECK_THROWS_AS(model.in.weight.to_vector(), value_error);  // a part is not the whole
-    context apart;  // all threads share the default context
+    context apart;                                              // all threads share the default context
     CHECK_THROWS_AS(eval(model.in.weight * 2.0f, apart), value_error);
     CHECK(run.full().at(0).second->extents == shape{2, {hidden, C}});
   });
