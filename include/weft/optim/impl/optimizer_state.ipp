@@ -80,7 +80,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::add(std::size_t place
   if (initial == 0) t = make_zeros(like.where, like.extents, type);
   else
     visit_type(type, [&]<class T>(T) {
-      const detail::constant_sequence<T> of{static_cast<T>(initial)};
+      const detail::constant_sequence<T> of{converted<T>(initial)};
       t = detail::generated<T>(like.extents, of, like.where);
     });
   t->memory.describe("optimizer state");
@@ -93,15 +93,15 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now, const char* model)
   named_ = {};  // whose references are not a model's
   std::erase_if(owners_, [](const auto& o) { return o.second.expired(); });
   std::vector<std::pair<const tensor_state*, const std::string*>> names;  // of owners, by address
-  for (const auto& [name, owner] : owners_) names.emplace_back(owner.lock().get(), &name);
+  for (const auto& [name, p] : owners_) names.emplace_back(p.lock().get(), &name);
   std::sort(names.begin(), names.end());
   const auto place_of_owner = [&](const std::string& name) {
     return std::partition_point(owners_.begin(), owners_.end(),
                                 [&](const auto& o) { return o.first < name; });
   };
   for (const auto& [name, p] : now) {
-    const auto owner = place_of_owner(name);
-    if (owner != owners_.end() && owner->first == name && owner->second.lock() != p)
+    const auto at = place_of_owner(name);
+    if (at != owners_.end() && at->first == name && at->second.lock() != p)
       refuse<usage_error>(
           {"weft: optimizer: step: parameter ", name,
            " is not the one of earlier steps, whose model is still alive: make an optimizer for each model, "
