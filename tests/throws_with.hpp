@@ -17,7 +17,7 @@ bool throws_with(const F& f, const std::vector<std::string>& words) {
   } catch (const T& e) {
     for (const std::string& w : words)
       if (std::string(e.what()).find(w) == std::string::npos) {
-        MESSAGE(e.what() << " lacks " << w);
+        MESSAGE(std::string(e.what()) << " lacks " << w);
         return false;
       }
     return true;

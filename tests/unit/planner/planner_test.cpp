@@ -277,7 +277,7 @@ TEST_CASE("candidates are all meshes, and all micro-batches that divide what a r
   CHECK(candidates(7, 1, {.dp = 7}).empty());
   CHECK(throws_with<value_error>([] { candidates(0, 1, {}); }, {"0 ranks"}));
   CHECK(throws_with<value_error>([] { candidates(1, 0, {}); }, {"a batch of 0 samples"}));
-  CHECK(throws_with<value_error>([] { candidates(1, 1, {.tp = 0}); }, {"at most 0 ranks along tp"}));
+  CHECK(throws_with<value_error>([] { candidates(1, 1, {.tp = 0}); }, {"not 0 ranks along tp"}));
 }
 
 TEST_CASE("candidates of very many samples or ranks") {
