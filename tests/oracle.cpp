@@ -791,8 +791,8 @@ array windows(const call& c) {
     return p;
   });
 }
-/// Calls f(result, element) for every window of size v0 and stride v1 of an image padded by v2: element(k, l)
-/// is the index of the operand's element there, -1 in the padding.
+/// Calls f(result, element) for every window of size v0 and stride v1 of an image padded by v2 before and v3
+/// after it: element(k, l) is the index of the operand's element there, -1 within v4 of the image, -2 beyond.
 template <class F>
 array pooled(const call& c, dtype type, F f) {
   const array& x = c.operands[0];
@@ -800,8 +800,8 @@ array pooled(const call& c, dtype type, F f) {
   require(c, d >= 0 && d <= 2, "no image");
   const index_t height = x.extents[d], width = x.extents[d + 1];
   shape to = x.extents;
-  to[d] = windows_in(c, height + 2 * down(c.at[2]), down(c.at[0]), down(c.at[1]));
-  to[d + 1] = windows_in(c, width + 2 * across(c.at[2]), across(c.at[0]), across(c.at[1]));
+  to[d] = windows_in(c, height + down(c.at[2]) + down(c.at[3]), down(c.at[0]), down(c.at[1]));
+  to[d + 1] = windows_in(c, width + across(c.at[2]) + across(c.at[3]), across(c.at[0]), across(c.at[1]));
   array out = zeros(type, to);
   index_t n = 0;
   for_each(to, [&](const position& p) {
@@ -810,7 +810,9 @@ array pooled(const call& c, dtype type, F f) {
       index_t &i = from[static_cast<std::size_t>(d)], &j = from[static_cast<std::size_t>(d + 1)];
       i = i * down(c.at[1]) - down(c.at[2]) + k;
       j = j * across(c.at[1]) - across(c.at[2]) + l;
-      return i < 0 || i >= height || j < 0 || j >= width ? -1 : element_at(x.extents, from);
+      if (i >= 0 && i < height && j >= 0 && j < width) return element_at(x.extents, from);
+      const index_t down_by = down(c.at[4]), across_by = across(c.at[4]);
+      return i >= -down_by && i < height + down_by && j >= -across_by && j < width + across_by ? -1 : -2;
     });
   });
   return out;
@@ -834,11 +836,14 @@ array avg_pool2d(const call& c) {
   const dtype t = floating(c.operands[0].type);
   const array x = converted(c, c.operands[0], t);
   return pooled(c, t, [&](array& out, index_t n, auto element) {
-    double total = 0;
+    double total = 0, count = 0;
     for (index_t k = 0; k < down(c.at[0]); ++k)
-      for (index_t l = 0; l < across(c.at[0]); ++l)
-        if (const index_t e = element(k, l); e >= 0) total += x.f[static_cast<std::size_t>(e)];
-    store(c, out, n, total / static_cast<double>(down(c.at[0]) * across(c.at[0])));
+      for (index_t l = 0; l < across(c.at[0]); ++l) {
+        const index_t e = element(k, l);
+        if (e >= 0) total += x.f[static_cast<std::size_t>(e)];
+        if (e >= -1) ++count;
+      }
+    store(c, out, n, total / count);
   });
 }
 /// x [B, C, H, W] with a weight [O, C / groups, height, width]; v0: stride, v1: padding, v2: dilation,
@@ -1325,6 +1330,14 @@ constexpr definition definitions[] = {
      [](const call& c) {
        return arithmetic(c, REAL(smaller(larger(x[0], x[1]), x[2])),
                          INTEGER(std::min(std::max(n[0], n[1]), n[2])), nullptr);
+     }},
+    {"clamp_min",
+     [](const call& c) {
+       return arithmetic(c, REAL(larger(x[0], x[1])), INTEGER(std::max(n[0], n[1])), nullptr);
+     }},
+    {"clamp_max",
+     [](const call& c) {
+       return arithmetic(c, REAL(smaller(x[0], x[1])), INTEGER(std::min(n[0], n[1])), nullptr);
      }},
     {"pow", [](const call& c) { return real(c, REAL(std::pow(x[0], x[1]))); }},
     {"exp", [](const call& c) { return real(c, REAL(std::exp(x[0]))); }},

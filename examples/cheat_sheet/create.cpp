@@ -38,6 +38,12 @@ int main() {
   compiles(multinomial(full<float>(extents<3>{}, 0.5f)));
   //| torch.randn(2, 3) | torch::randn({2, 3}) | rng.standard_normal((2, 3)) | -
   compiles(randn<float>(extents<2, 3>{}, {.seed = 1}));
+  //| torch.rand_like(x), torch.randn_like(x) | torch::rand_like(x), torch::randn_like(x) | rng.random(x.shape), rng.standard_normal(x.shape) | - | rand_like(x, {.seed = 1}), randn_like(x, {.seed = 1})
+  compiles(std::pair(rand_like(x, {.seed = 1}), randn_like(x, {.seed = 1})));
+  //| torch.normal(x, 2.0) | at::normal(x, 2.0) | rng.normal(x, 2.0) | - | x + 2.0f * normal_like(x)
+  compiles(eval(x + 2.0f * normal_like(x)));
+  //| torch.empty_like(x).uniform_(-1, 1) | torch::empty_like(x).uniform_(-1, 1) | rng.uniform(-1, 1, x.shape) | - | uniform_like(x) * 2.0f - 1.0f
+  compiles(eval(uniform_like(x) * 2.0f - 1.0f));
   //| torch.zeros_like(x) | torch::zeros_like(x) | np.zeros_like(x) | -
   compiles(zeros_like(x));
   //| x.clone() | x.clone() | x.copy() | MatrixXf y = x;

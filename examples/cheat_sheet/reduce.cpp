@@ -75,6 +75,8 @@ int main() {
   expect(index_select<1>(x, index), {3, 1, 6, 4});
   //| F.embedding(index, x.T) | torch::embedding(x.t(), index) | x.T[index] | -
   expect(embedding(transpose(x), index), {3, 6, 1, 4});
+  //| F.embedding(index, x.T, padding_idx=0) | F::embedding(index, x.t(), options) | - | - | embedding<0>(transpose(x), index)
+  expect(embedding<0>(transpose(x), index), {3, 6, 1, 4});
   //| x.gather(1, index.unsqueeze(1)) | x.gather(1, index.unsqueeze(1)) | np.take_along_axis(x, index[:, None], 1) | -
   expect(gather<1>(x, unsqueeze<1>(index)), {3, 4});
   //| v.scatter_add(0, index, source) | v.scatter_add(0, index, source) | np.add.at(v, index, source) | -

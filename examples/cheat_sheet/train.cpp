@@ -52,6 +52,10 @@ int main() {
   auto logits = model(x);
   //| nn.Conv2d(3, 4, 3, padding=1) | torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)) | - | - | convolution2d<3, 4, 3, conv_options{.padding = 1}> filter
   convolution2d<3, 4, 3, conv_options{.padding = 1}> filter;
+  //| nn.Conv2d(3, 4, 5, padding="same") | torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 5).padding(torch::kSame)) | - | - | convolution2d<3, 4, 5, conv_options{.padding = same_padding}> keeping
+  convolution2d<3, 4, 5, conv_options{.padding = same_padding}> keeping;
+  //| nn.Embedding(100, 8, padding_idx=0) | torch::nn::Embedding(torch::nn::EmbeddingOptions(100, 8).padding_idx(0)) | - | - | embedding_table<100, 8, divided::nowhere, 0> words
+  embedding_table<100, 8, divided::nowhere, 0> words;
   auto q = randn<float>(extents<2, 7, 4, 8>{});   // [batch, position, head, feature], of qt [.., head, ..]
   auto mask = ones<bool>(extents<2, 1, 1, 7>{});
   //| F.scaled_dot_product_attention(qt, qt, qt, is_causal=True).transpose(1, 2) with qt = q.transpose(1, 2) | torch::scaled_dot_product_attention(qt, qt, qt, {}, 0, true).transpose(1, 2) with qt = q.transpose(1, 2) | - | - | attention<causal>(q, q, q)
@@ -67,6 +71,10 @@ int main() {
   compiles(max_pool2d<2>(filter(images)));
   //| F.avg_pool2d(images, 3, stride=2, padding=1) | torch::avg_pool2d(images, 3, 2, 1) | - | - | avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images)
   compiles(avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images));
+  //| F.max_pool2d(images, 3, stride=2, ceil_mode=True) | torch::max_pool2d(images, 3, 2, 0, 1, true) | - | - | max_pool2d<3, pool_options{.stride = 2, .ceil_mode = true}>(images)
+  compiles(max_pool2d<3, pool_options{.stride = 2, .ceil_mode = true}>(images));
+  //| F.avg_pool2d(images, 3, padding=1, count_include_pad=False) | torch::avg_pool2d(images, 3, 3, 1, false, false) | - | - | avg_pool2d<3, pool_options{.padding = 1, .count_include_pad = false}>(images)
+  compiles(avg_pool2d<3, pool_options{.padding = 1, .count_include_pad = false}>(images));
   //| F.adaptive_avg_pool2d(images, 1) | torch::adaptive_avg_pool2d(images, 1) | - | - | mean(images, dims<2, 3>, keepdim)
   compiles(mean(images, dims<2, 3>, keepdim));
   //| nn.GroupNorm(2, 4) | torch::nn::GroupNorm(2, 4) | - | -
@@ -99,6 +107,8 @@ int main() {
   compiles(eval(nll_loss(log_softmax(logits), labels)));
   //| F.triplet_margin_loss(logits, targets, probabilities) | torch::triplet_margin_loss(logits, targets, probabilities) | - | -
   compiles(eval(triplet_margin_loss(logits, targets, probabilities)));
+  //| F.cosine_embedding_loss(logits, probabilities, labels * 2 - 1) | torch::cosine_embedding_loss(logits, probabilities, labels * 2 - 1) | - | -
+  compiles(eval(cosine_embedding_loss(logits, probabilities, labels * 2 - 1)));
   //| F.mse_loss(logits, targets) | torch::mse_loss(logits, targets) | - | -
   compiles(eval(mse_loss(logits, targets)));
   //| F.l1_loss(logits, targets) | torch::l1_loss(logits, targets) | - | -
@@ -115,6 +125,8 @@ int main() {
   adamw optimizer{.lr = 1e-3};
   //| torch.optim.Adam(model.parameters(), lr=1e-3) | Adam(model->parameters(), 1e-3) | - | -
   adam without_decay{.lr = 1e-3};
+  //| AdamW(model.parameters(), lr=1e-3, amsgrad=True) | AdamW(model->parameters(), AdamWOptions(1e-3).amsgrad(true)) | - | -
+  adamw of_the_largest{.lr = 1e-3, .amsgrad = true};
   //| torch.optim.Muon(model.parameters(), lr=0.02) | - | - | -
   muon for_matrices{.lr = 0.02};
   //| torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe") | LBFGS(model->parameters(), LBFGSOptions().line_search_fn("strong_wolfe")) | - | -

@@ -59,10 +59,11 @@ void upsampled(const std::string& name) {
 
 template <height_width Size, pool_options O = pool_options{}>
 void pooling(const std::string& name) {
-  for_each_case(cases(), "max_pool2d_" + name, [](const stored_case& c) {
-    auto x = c.variable<float, order4>("x");
-    c.agrees([&] { return max_pool2d<Size, O>(x); }, 0, 0, "x", x);
-  });
+  if constexpr (O.count_include_pad)
+    for_each_case(cases(), "max_pool2d_" + name, [](const stored_case& c) {
+      auto x = c.variable<float, order4>("x");
+      c.agrees([&] { return max_pool2d<Size, O>(x); }, 0, 0, "x", x);
+    });
   for_each_case(cases(), "avg_pool2d_" + name, [](const stored_case& c) {
     auto x = c.variable<float, order4>("x");
     c.agrees([&] { return avg_pool2d<Size, O>(x); }, 1e-5, 1, "x", x);
@@ -83,11 +84,14 @@ TEST_CASE("convolutions") {
       "each_stepped");
   convolution<1, 5, conv_options{.padding = {0, 2}, .groups = 2}, 2>("each_wide");
   convolution<1, 5, conv_options{.padding = {0, 2}, .groups = 2}, 2>("each_of_none");
+  convolution<3, 5, conv_options{.padding = same_padding}>("same");
+  convolution<3, 2, conv_options{.padding = same_padding, .dilation = {3, 2}, .groups = 2}>("same_dilated");
 }
 
 TEST_CASE("convolutions of sequences") {
   of_sequences("plain");
   of_sequences<conv_options{.stride = 2, .padding = 1, .dilation = 2}>("stepped");
+  of_sequences<conv_options{.padding = same_padding, .dilation = 2}>("same");
 }
 
 TEST_CASE("transposed convolutions") {
@@ -131,7 +135,37 @@ TEST_CASE("pooling") {
   pooling<4, pool_options{.stride = 3, .padding = {2, 1}}>("padded");
 }
 
+namespace {
+/// The same in ceil mode, and means that do not count padding.
+template <height_width Size, pool_options O = pool_options{}>
+void pooling_to_the_end(const std::string& name) {
+  constexpr auto with = [](bool ceil, bool counts) {
+    return pool_options{O.stride, O.padding, ceil, counts};
+  };
+  pooling<Size, with(true, true)>("ceil" + name);
+  pooling<Size, with(true, false)>("excluding_ceil" + name);
+  pooling<Size, with(false, false)>("excluding_floor_ceil" + name);
+}
+}  // namespace
+
+TEST_CASE("pooling in ceil mode, and without padding in means") {
+  pooling_to_the_end<3, pool_options{.stride = 2}>("");
+  pooling_to_the_end<2, pool_options{.stride = 4}>("_far");
+  pooling_to_the_end<height_width{3, 4}, pool_options{.stride = {2, 5}, .padding = {1, 2}}>("_padded");
+  pooling_to_the_end<height_width{2, 3}>("_each");
+}
+
 TEST_CASE("pooling of sequences") {
+  for_each_case(cases(), "max_pool1d_ceil", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    constexpr pool_options o{.stride = 2, .padding = 1, .ceil_mode = true};
+    c.agrees([&] { return max_pool1d<3, o>(x); }, 0, 0, "x", x);
+  });
+  for_each_case(cases(), "avg_pool1d_ceil", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    constexpr pool_options o{.stride = 2, .padding = 1, .ceil_mode = true, .count_include_pad = false};
+    c.agrees([&] { return avg_pool1d<3, o>(x); }, 1e-5, 1, "x", x);
+  });
   for_each_case(cases(), "max_pool1d", [](const stored_case& c) {
     auto x = c.variable<float, order3>("x");
     c.agrees([&] { return max_pool1d<3, pool_options{.stride = 2, .padding = 1}>(x); }, 0, 0, "x", x);

@@ -67,10 +67,14 @@ BINARY(maximum)
 BINARY(minimum)
 BINARY(pow)
 BINARY(atan2)
+BINARY(clamp_min)
+BINARY(clamp_max)
 
 TEST_CASE("operators") {
   unary("negate", [](const auto& x) { return -x; });
   unary("clamp", [](const auto& x) { return clamp(x, -0.5f, 1.0f); });
+  unary("clamp_min_at", [](const auto& x) { return clamp_min(x, -0.5f); });
+  unary("clamp_max_at", [](const auto& x) { return clamp_max(x, 1.0f); });
   binary("add", [](const auto& a, const auto& b) { return a + b; });
   binary("subtract", [](const auto& a, const auto& b) { return a - b; });
   binary("multiply", [](const auto& a, const auto& b) { return a * b; });

@@ -157,7 +157,7 @@ TEST_CASE("cross_entropy with weights of classes") {
   in.template operator()<reduction_kind::none>("none");
 }
 
-TEST_CASE("losses of logarithms of probabilities, and of triplets") {
+TEST_CASE("losses of logarithms of probabilities, of triplets, and of angles") {
   const auto in = [&]<reduction_kind How>(const std::string& reduction) {
     for_each_case(file("losses"), "nll_" + reduction, [](const stored_case& c) {
       auto x = c.variable<float, order2>("x");
@@ -172,6 +172,15 @@ TEST_CASE("losses of logarithms of probabilities, and of triplets") {
            n = c.variable<float, order2>("n");
       c.agrees([&] { return triplet_margin_loss<How>(a, p, n, 0.7); }, 1e-5, 1, "a", a, "p", p, "n", n);
     });
+    for (const auto& [name, margin] : {std::pair{"cosine_", 0.0}, std::pair{"cosine_margin_", 0.25}})
+      for_each_case(file("losses"), name + reduction, [margin = margin](const stored_case& c) {
+        auto a = c.variable<float, order2>("a"), b = c.variable<float, order2>("b");
+        const auto t = c.stored<std::int64_t, order1>("t");
+        c.agrees([&] { return cosine_embedding_loss<How>(a, b, t, margin); }, 1e-5, 1, "a", a, "b", b);
+        auto again = c.variable<float, order2>("a");
+        const auto numbers = eval(cast<float>(t));
+        c.agrees([&] { return cosine_embedding_loss<How>(again, b, numbers, margin); }, 1e-5, 1, "a", again);
+      });
   };
   in.template operator()<reduction_kind::mean>("mean");
   in.template operator()<reduction_kind::sum>("sum");
@@ -193,6 +202,14 @@ TEST_CASE("look-ups") {
     embedding_table<> table{c.variable<float, order2>("w")};
     const auto i = c.stored<std::int64_t, order2>("i");
     c.agrees([&] { return table(i); }, 1e-6, 1, "w", table.weight);
+  });
+  for_each_case(cases(), "embedding_padded", [](const stored_case& c) {
+    embedding_table<dyn, dyn, divided::nowhere, 8> table{c.variable<float, order2>("w")};
+    const auto i = c.stored<std::int64_t, order2>("i");
+    c.agrees([&] { return table(i); }, 1e-6, 1, "w", table.weight);
+    auto w = c.variable<float, extents<9, dyn>>("w");
+    const auto small = eval(cast<std::uint8_t>(i));
+    c.agrees([&] { return embedding<8>(w, small); }, 1e-6, 1, "w", w);
   });
   for_each_case(cases(), "index_select_1", [](const stored_case& c) {
     auto x = c.variable<float, order2>("x");

@@ -103,6 +103,8 @@ for shape in shapes:
     ops.case("where", lambda c, a, b: torch.where(c, a, b), c=torch.rand(shape) < 0.5, a=torch.randn(shape), b=torch.randn(shape))
 with torch.random.fork_rng():  # ops added later, so that all other random numbers stay
     elementwise_cases({"atan": torch.atan, "asin": torch.asin, "acos": torch.acos}, {"atan2": torch.atan2})
+    elementwise_cases({"clamp_min_at": lambda x: torch.clamp(x, min=-0.5), "clamp_max_at": lambda x: torch.clamp(x, max=1.0)},
+                      {"clamp_min": torch.clamp_min, "clamp_max": torch.clamp_max})
 ops.save("elementwise")
 
 # Reductions and movement, over views and along every dim.
@@ -184,6 +186,11 @@ for batch, positions, heads, features in [(2, 7, 3, 5), (1, 1, 1, 1), (1, 67, 1,
         ops.case("attention_causal" if causal else "attention",
                  lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal)
                  .transpose(1, 2), **qkv)
+with torch.random.fork_rng():
+    for rows, width in [(3, 1), (5, 7), (1, 37), (0, 4)]:
+        index = torch.randint(9, (rows, 3))
+        index[:, 1] = 8
+        ops.case("embedding_padded", lambda w, i: F.embedding(i, w, padding_idx=8), w=torch.randn(9, width), i=index)
 ops.save("layers")
 
 # Attention with keys of another length than queries, with several query heads per key head, at later positions. With
@@ -263,6 +270,11 @@ for name, make in optimizers.items():
     for size in (1, 13, 60, 129):
         start, gradients = torch.randn(size), torch.randn(5, size)
         ops.steps(name, make, start, gradients)
+with torch.random.fork_rng():
+    for name, make in {"adam_amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1, amsgrad=True),
+                       "adamw_amsgrad": lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.5), amsgrad=True)}.items():
+        for size in (1, 13, 60, 129):
+            ops.steps(name, make, torch.randn(size), torch.randn(9, size) * torch.tensor([3, 1, 0.1, 0, 5, 1, 0.01, 1, 1])[:, None])
 for limit in (0.0, 0.5, 100.0):
     g = torch.randn(7, 3)
     p = torch.nn.Parameter(torch.zeros(7, 3))
@@ -357,6 +369,24 @@ for x in (torch.randn(2, 3, 4, 5), torch.randn(1, 1, 1, 7), torch.randn(0, 2, 3,
     for name, by in (("both", (2, 2)), ("wide", (1, 3)), ("high", (4, 1))):
         ops.case("upsample_nearest_" + name, lambda x: F.interpolate(x, scale_factor=by), x=x)
         ops.case("upsample_bilinear_" + name, lambda x: F.interpolate(x, scale_factor=by, mode="bilinear"), x=x)
+# Windows that end after the padding; means that do not count it; convolutions that keep extents.
+with torch.random.fork_rng():
+    for name, size, options in (("ceil", 3, dict(stride=2)), ("ceil_far", 2, dict(stride=4)), ("ceil_padded", (3, 4), dict(stride=(2, 5), padding=(1, 2))),
+                                ("ceil_each", (2, 3), {})):
+        for x in (torch.randn(2, 3, 7, 6), torch.randint(-2, 3, (1, 2, 8, 9)).float(), torch.randn(0, 2, 5, 5), torch.randn(1, 1, 2, 11)):
+            ops.case("max_pool2d_" + name, lambda x: F.max_pool2d(x, size, ceil_mode=True, **options), x=x)
+            ops.case("avg_pool2d_" + name, lambda x: F.avg_pool2d(x, size, ceil_mode=True, **options), x=x)
+            ops.case("avg_pool2d_excluding_" + name, lambda x: F.avg_pool2d(x, size, ceil_mode=True, count_include_pad=False, **options), x=x)
+            if x.shape[2] > 2:
+                ops.case("avg_pool2d_excluding_floor_" + name, lambda x: F.avg_pool2d(x, size, count_include_pad=False, **options), x=x)
+    for x in (torch.randn(2, 3, 10), torch.randn(1, 1, 3)):
+        ops.case("max_pool1d_ceil", lambda x: F.max_pool1d(x, 3, stride=2, padding=1, ceil_mode=True), x=x)
+        ops.case("avg_pool1d_ceil", lambda x: F.avg_pool1d(x, 3, stride=2, padding=1, ceil_mode=True, count_include_pad=False), x=x)
+    for name, x, w, options in (("same", (2, 3, 7, 6), (4, 3, 3, 5), {}), ("same_dilated", (2, 4, 5, 4), (4, 2, 3, 2), dict(dilation=(3, 2), groups=2))):
+        ops.case("conv2d_" + name, lambda x, weight, bias: F.conv2d(x, weight, bias, padding="same", **options), x=torch.randn(x), weight=torch.randn(w),
+                 bias=torch.randn(w[0]))
+    ops.case("conv1d_same", lambda x, weight, bias: F.conv1d(x, weight, bias, padding="same", dilation=2), x=torch.randn(2, 3, 11),
+             weight=torch.randn(4, 3, 3), bias=torch.randn(4))
 ops.save("convolutions")
 
 # More optimizers and schedules.
@@ -562,6 +592,17 @@ for shape in shapes:
 for values in [torch.randn(s) for s in shapes] + [special.reshape(1, 1, -1)]:
     ops.case("leaky_relu", lambda x: F.leaky_relu(x, 0.25), x=values)
     ops.case("elu", lambda x: F.elu(x, 1.5), x=values)
+with torch.random.fork_rng():
+    for shape in shapes:
+        x, y = torch.randn(2, *shape)
+        if 0 not in shape:
+            x[0, 0] = 0
+        for dim in range(3):
+            ops.case(f"cosine_similarity_{dim}", lambda x, y: F.cosine_similarity(x, y, dim), a=x, b=y)
+    ops.case("cosine_similarity_each", lambda x, y: F.cosine_similarity(x, y, -1, 0.5), a=torch.randn(3, 1, 13), b=torch.randn(5, 13))
+    alone = special[~(special.abs() > 1e18) | special.isinf()].reshape(1, 1, -1)  # squares of others overflow
+    ops.case("cosine_similarity_0", lambda x, y: F.cosine_similarity(x, y, 0), differentiated=False, a=alone, b=alone.flip(2))
+    ops.case("cosine_similarity_2", lambda x, y: F.cosine_similarity(x, y, 2), a=torch.randn(2, 3, 5) * 1e15, b=torch.randn(2, 3, 5) * 1e-6)
 ops.save("norms_and_slopes")
 
 # Losses of two tensors: at the border between both branches, at 0, for rows of probabilities with a class that does not occur.
@@ -589,6 +630,15 @@ for rows, width in [(3, 1), (5, 7), (1, 37)]:
     for reduction in ("mean", "sum", "none"):
         ops.case("nll_" + reduction, lambda x, t: F.nll_loss(x, t, reduction=reduction), x=x, t=labels)
         ops.case("triplet_" + reduction, lambda a, p, n: F.triplet_margin_loss(a, p, n, 0.7, reduction=reduction), a=a, p=p, n=n)
+with torch.random.fork_rng():
+    for rows, width in [(5, 1), (6, 7), (2, 61), (0, 4)]:
+        x, y, target = *torch.randn(2, rows, width), torch.randint(0, 2, (rows,)) * 2 - 1
+        if rows == 6:
+            x[0], y[1], target[2] = 0, x[1], 0
+        for reduction in ("mean", "sum", "none"):
+            if rows > 0 or reduction != "mean":
+                for name, margin in (("", 0.0), ("_margin", 0.25)):
+                    ops.case(f"cosine{name}_{reduction}", lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin, reduction=reduction), a=x, b=y, t=target)
 ops.save("losses")
 
 # Variances, also of equal numbers and of numbers far from 0, and with fewer elements than the correction.

@@ -34,6 +34,7 @@ void arithmetic(onnx_cases& to, const std::string& type) {
       "signs_" + type, [](auto a) { return sign(a) + abs(a); }, x);
   to.add(
       "clamp_" + type, [](auto a) { return clamp(a, 1, 2); }, x);
+  to.add("one_sided_clamp_" + type, [](auto a, auto b) { return clamp_min(a, 1) + clamp_max(a, b); }, x, y);
   to.add(
       "divide_" + type, [](auto a, auto b) { return a / (b * b + 1); }, x, y);
   to.add(

@@ -122,6 +122,15 @@ void products(onnx_cases& to, const std::string& type) {
       },
       numbers<T>(extents<3, 7, 9>{}));
   to.add(
+      "pooling_to_the_end_" + type,
+      [](auto a) {
+        constexpr pool_options o{.stride = {2, 3}, .padding = {1, 0}, .ceil_mode = true};
+        constexpr pool_options excluding{o.stride, o.padding, true, false};
+        return max_pool2d<height_width{3, 2}, o>(a) + avg_pool2d<height_width{3, 2}, o>(a) * 2 +
+               avg_pool2d<height_width{3, 2}, excluding>(a) * 3;
+      },
+      numbers<T>(extents<2, dyn, 8, 9>{3}));
+  to.add(
       "cross_entropy_" + type,
       [](auto a, auto i) { return cross_entropy<reduction_kind::mean, 2, per_million<100'000>>(a, i); },
       numbers<T>(extents<5, 4>{}), indices<std::int64_t>(4, extents<5>{}));

@@ -111,6 +111,36 @@ TEST_CASE("variances, also of equal numbers and of numbers far from 0") {
   of_x("far", [](const auto& x) { return variance(x, dims<2>, keepdim); }, file("variances"));
 }
 
+TEST_CASE("cosines of angles, also beside rows of zeros, huge and tiny ones") {
+  static const io::stored_tensors all = file("norms_and_slopes");
+  const auto along = [&]<index_t D>(std::integral_constant<index_t, D>, const std::string& key) {
+    for_each_case(all, "cosine_similarity_" + key, [](const stored_case& c) {
+      auto a = c.variable<float, order3>("a"), b = c.variable<float, order3>("b");
+      c.agrees([&] { return cosine_similarity<D>(a, b); }, 1e-5, 1, "a", a, "b", b);
+    });
+  };
+  along(std::integral_constant<index_t, 0>{}, "0");
+  along(std::integral_constant<index_t, 1>{}, "1");
+  along(std::integral_constant<index_t, 2>{}, "2");
+  for_each_case(all, "cosine_similarity_each", [](const stored_case& c) {
+    auto a = c.variable<float, extents<dyn, 1, dyn>>("a");
+    auto b = c.variable<float, order2>("b");
+    c.agrees([&] { return cosine_similarity(a, b, 0.5); }, 1e-5, 1, "a", a, "b", b);
+  });
+  const auto x = ones<float>(extents<dyn, 3>{2}), y = ones<float>(extents<dyn, 3>{4});
+  CHECK_THROWS_AS(eval(cosine_similarity(x, y)), shape_error);
+  CHECK_THROWS_WITH_AS(cosine_similarity(x, y, -1), "weft: cosine_similarity: eps is -1, not 0 or more",
+                       value_error);
+  const auto coarse = eval(cast<bfloat16>(x * 1.7f));
+  const auto other = randn_like(coarse);
+  CHECK(eval(cosine_similarity(coarse, cast<float>(other))).to_vector() ==
+        eval(cosine_similarity(cast<float>(coarse), cast<float>(other))).to_vector());
+  const auto narrow = cosine_similarity(cast<bfloat16>(x), cast<bfloat16>(x) * -3);
+  CHECK(eval(cast<float>(narrow)).to_vector() == std::vector<float>{-1, -1});
+  CHECK(eval(cosine_similarity(cast<std::int32_t>(x), cast<std::int32_t>(x))).to_vector() ==
+        eval(cosine_similarity(x, x)).to_vector());
+}
+
 TEST_CASE("slopes below 0") {
   static const io::stored_tensors all = file("norms_and_slopes");
   of_x("leaky_relu", [](const auto& x) { return leaky_relu(x, 0.25f); }, all);

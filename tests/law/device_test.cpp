@@ -491,8 +491,14 @@ TEST_CASE("windows, convolutions and pooling, with their gradients, and of every
           d);
     };
     const auto all = [](const auto& x, auto f) {
-      constexpr pool_options o{.stride = 2, .padding = 1};
-      return values{f(max_pool2d<3, o>(x)), f(avg_pool2d<3, o>(x)), f(windows<2, 2>(x))};
+      constexpr pool_options o{.stride = 2, .padding = 1}, to_end{.stride = {3, 2}, .ceil_mode = true};
+      constexpr pool_options without_padding{.stride = 3, .padding = 1, .count_include_pad = false};
+      return values{f(max_pool2d<3, o>(x)),
+                    f(avg_pool2d<3, o>(x)),
+                    f(max_pool2d<2, to_end>(x)),
+                    f(avg_pool2d<2, to_end>(x)),
+                    f(avg_pool2d<3, without_padding>(x)),
+                    f(windows<2, 2>(x))};
     };
     std::vector<expectation> expected;
     for (const auto& v : all(numbers(default_device()), [](const auto& e) { return oracle::value(e); }))
@@ -848,6 +854,8 @@ values at_special_points(context& c, const device& d, bool by_definition) {
   };
   values all{value(sign(a)),
              value(clamp(a, b, 1.0f)),
+             value(clamp_min(a, b)),
+             value(clamp_max(a, b)),
              value(floor(whole) + round(whole)),
              value(cross_entropy<reduction_kind::none>(logits, labels)),
              value(argmax(logits)),

@@ -42,6 +42,9 @@ TEST_CASE("softmax, norms, losses") {
   CHECK(derivable(l1_loss(x, y), x));
   CHECK(derivable(huber_loss(x, y, 0.7), x));
   CHECK(derivable(smooth_l1_loss(x, y, 0.7), x));
+  const auto pairs = from(extents<dyn>{3}, std::vector<std::int64_t>{1, -1, -1});
+  CHECK(derivable(cosine_embedding_loss(x, y, pairs, -0.9), x));
+  CHECK(derivable(cosine_embedding_loss<reduction_kind::sum>(x, y, pairs, -0.9), y));
   CHECK(derivable(kl_div(x, softmax(y)), y));
   CHECK(derivable(cross_entropy(x, softmax(y)), x));
   CHECK(derivable(cross_entropy<reduction_kind::sum, -100, per_million<100'000>>(x, softmax(y)), y));
@@ -51,6 +54,7 @@ TEST_CASE("look-ups and attention") {
   auto table = numbers(5, 3);
   auto index = from(extents<dyn, dyn>{2, 2}, std::vector<std::int32_t>{4, 0, 4, 2});
   CHECK(derivable(weighed(embedding(table, index)), table));
+  CHECK(derivable(weighed(embedding<1>(table, index)), table));  // which no index selects
   auto along = from(extents<dyn, dyn>{5, 2}, std::vector<std::int64_t>{2, 0, 1, 1, 0, 2, 2, 2, 1, 0});
   CHECK(derivable(weighed(gather<1>(table, along)), table));
   auto fixed = variable<double, extents<5, 2>>(randn<double>(extents<5, 2>{}));
@@ -107,6 +111,13 @@ TEST_CASE("windows, convolutions, pooling") {
       derivable(weighed(max_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
   CHECK(
       derivable(weighed(avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
+  constexpr pool_options to_end{.stride = {3, 4}, .padding = {1, 0}, .ceil_mode = true};
+  constexpr pool_options excluding{to_end.stride, to_end.padding, true, false};
+  CHECK(derivable(weighed(max_pool2d<height_width{3, 2}, to_end>(x)), x));
+  CHECK(derivable(weighed(avg_pool2d<height_width{3, 2}, to_end>(x)), x));
+  CHECK(derivable(weighed(avg_pool2d<height_width{3, 2}, excluding>(x)), x));
+  CHECK(derivable(
+      weighed(conv2d<conv_options{.padding = same_padding, .dilation = {1, 2}, .groups = 2}>(x, w)), w));
   constexpr conv_transpose_options spread{
       .stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
   auto small = variable<double, extents<2, 4, 3, 2>>(randn<double>(extents<2, 4, 3, 2>{}, {.seed = 8}));

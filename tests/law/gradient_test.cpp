@@ -14,6 +14,11 @@ TEST_CASE("where and clamp") {
   auto x = points(-2, 2);
   CHECK(derivable(weighed(where(x < 0.4, x * 2, x * x)), x));
   CHECK(derivable(weighed(clamp(x, -1.0, 1.0)), x));
+  CHECK(derivable(weighed(clamp_min(x, -0.5)), x));
+  CHECK(derivable(weighed(clamp_max(x, 0.5)), x));
+  auto bound = variable<double, extents<2, 1>>(from(extents<2, 1>{}, {-0.7, 0.9}));
+  CHECK(derivable(weighed(clamp_min(x, bound)), bound));
+  CHECK(derivable(weighed(clamp_max(x, bound)), bound));
 }
 
 TEST_CASE("broadcasting") {
@@ -40,6 +45,10 @@ TEST_CASE("reductions") {
   CHECK(derivable(weighed(stddev(x, dims<0>, keepdim)), x));
   CHECK(derivable(weighed(normalize(x)), x));
   CHECK(derivable(weighed(normalize<0>(x)), x));
+  auto y = numbers(3, 4, 1);
+  CHECK(derivable(weighed(cosine_similarity(x, y)), x));
+  CHECK(derivable(weighed(cosine_similarity<0>(x, y)), y));
+  CHECK(derivable(weighed(cosine_similarity(unsqueeze<1>(x), y, 1.5)), y));
 }
 
 TEST_CASE("movement") {

@@ -65,6 +65,12 @@ TEST_CASE("second derivatives of softmax, norms, matmul, cross-entropy") {
   CHECK(second([&](auto v) { return weighed(matmul(v, w)); }));
   CHECK(second([](auto v) { return weighed(rms_norm(v, 2.0 * sum(v, dims<0>))); }));
   CHECK(second([](auto v) { return weighed(rotary(reshape<1, dyn, 1, 10>(concat<0>(v, v)), 1)); }));
+  auto y = numbers(3, 5, 4);
+  CHECK(second([&](auto v) { return weighed(cosine_similarity(v, y)); }));
+  CHECK(second([&](auto v) { return weighed(cosine_similarity<0>(v, v + y)); }));
+  CHECK(second([](auto v) { return weighed(clamp_min(clamp_max(v, 0.9) * v, 0.1)); }));
+  auto pairs = from(extents<dyn>{3}, std::vector<std::int64_t>{1, -1, 0});
+  CHECK(second([&](auto v) { return cosine_embedding_loss(v, y, pairs, -0.9); }));
   auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, 1, 0});
   CHECK(second([&](auto v) { return cross_entropy(v, labels); }));
 }
@@ -133,4 +139,7 @@ TEST_CASE("second derivatives of windows, convolutions, pooling") {
       variable<double, extents<2, 1, 3, 2>>(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 7})), x, 1e-5));
   CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v)) * 0.1); }, x,
                         images(2, 4), x, 1e-5));
+  constexpr pool_options to_end{.stride = 3, .padding = 1, .ceil_mode = true, .count_include_pad = false};
+  CHECK(twice_derivable([&](auto v) { return weighed(avg_pool2d<2, to_end>(v * v) * 0.1); }, x, images(2, 4),
+                        x, 1e-5));
 }

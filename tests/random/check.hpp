@@ -198,7 +198,7 @@ inline bool is_exact(std::string_view op) {
       "amax",    "amin",     "detach",       "contiguous", "reshape",      "permute",    "expand",
       "slice",   "flip",     "pad",          "concat",     "unsqueeze",    "select",     "unflatten",
       "flatten", "chunk",    "index_select", "gather",     "arg_extremum", "one_hot",    "count_labels",
-      "argsort", "argtopk",  "sort",         "topk"};
+      "argsort", "argtopk",  "sort",         "topk",       "clamp_min",    "clamp_max"};
   return std::find(std::begin(ops), std::end(ops), op) != std::end(ops);
 }
 

@@ -387,14 +387,17 @@ class Clamp(Op):
     name = "clamp"
 
     def propose(self, g):
-        return [g.pick(lambda v: v.type in ("f64", "f32"))], {"low": g.rng.choice((-1.1, -0.4)), "high": g.rng.choice((0.3, 1.2))}
+        bounds = g.rng.choice((("low", "high"), ("low", "high"), ("low",), ("high",)))
+        return [g.pick(lambda v: v.type in ("f64", "f32"))], {k: g.rng.choice((-1.1, -0.4) if k == "low" else (0.3, 1.2)) for k in bounds}
 
     def infer(self, p, x):
         need(x.type in ("f64", "f32") and not x.special)
-        return settled(x.like(low=min(max(x.low, p["low"]), p["high"]), high=max(min(x.high, p["high"]), p["low"]), exact=False))
+        low, high = p.get("low", x.low), p.get("high", x.high)
+        return settled(x.like(low=min(max(x.low, low), high), high=max(min(x.high, high), low), exact=False))
 
     def text(self, p, x):
-        return f"clamp({x}, {p['low']}, {p['high']})"
+        name = {("low",): "clamp_min", ("high",): "clamp_max"}.get(tuple(p), "clamp")
+        return f"{name}({', '.join((x, *map(str, p.values())))})"
 
 
 @register
@@ -1372,13 +1375,30 @@ def images(g, types=None):
     return g.leaf_like(dims + sides, g.rng.choice(types or g.types))
 
 
-def windows_over(extents, size, step, padding=(0, 0), inner=(1, 1)):
+def windows_over(extents, size, step, padding=(0, 0), inner=(1, 1), ceil_mode=False):
     out = []
     for e, n, s, p, d in zip(extents, size, step, padding, inner):
         free = e.size + 2 * p - d * (n - 1) - 1
-        need(free >= 0)
-        out.append(Dim(free // s + 1, e.static))
+        if ceil_mode:  # as PyTorch says: the last window must not begin after the elements and the first padding
+            count = -(-free // s) + 1
+            count -= (count - 1) * s >= e.size + p
+            need(count > 0)
+        else:
+            need(free >= 0)
+            count = free // s + 1
+        out.append(Dim(count, e.static))
     return tuple(out)
+
+
+def pool_text(p, step, padding):
+    """The options of a pooling."""
+    more = ", .ceil_mode = true" * p["ceil_mode"] + ", .count_include_pad = false" * p["excludes"]
+    return f"pool_options{{.stride = {step}, .padding = {padding}{more}}}"
+
+
+def pool_kind(g, ops):
+    op = g.rng.choice(ops)
+    return {"op": op, "ceil_mode": g.rng.random() < 0.3, "excludes": op.startswith("avg") and g.rng.random() < 0.3}
 
 
 @register
@@ -1404,14 +1424,13 @@ class Pool(Op):
     name = "pool"
 
     def propose(self, g):
-        op = g.rng.choice(("max_pool2d", "avg_pool2d"))
         size = [g.rng.choice((1, 2, 2, 3, 4)) for _ in range(2)]
-        return [images(g)], {"op": op, "size": size, "step": [g.rng.choice((1, 2, 3)) for _ in range(2)],
+        return [images(g)], {**pool_kind(g, ("max_pool2d", "avg_pool2d")), "size": size, "step": [g.rng.choice((1, 2, 3)) for _ in range(2)],
                              "padding": [g.rng.randint(0, n // 2) for n in size]}
 
     def infer(self, p, x):
         need(2 <= x.order() <= 4 and x.type != "bool")
-        sides = windows_over(x.dims[-2:], p["size"], p["step"], p["padding"])
+        sides = windows_over(x.dims[-2:], p["size"], p["step"], p["padding"], ceil_mode=p["ceil_mode"])
         need(x.elements() > 0)
         mean = p["op"] == "avg_pool2d"
         if mean:  # of integers f32, as `mean`
@@ -1420,7 +1439,7 @@ class Pool(Op):
         return x.like(dims=x.dims[:-2] + sides)
 
     def text(self, p, x):
-        options = f"pool_options{{.stride = {{{p['step'][0]}, {p['step'][1]}}}, .padding = {{{p['padding'][0]}, {p['padding'][1]}}}}}"
+        options = pool_text(p, "{%d, %d}" % tuple(p["step"]), "{%d, %d}" % tuple(p["padding"]))
         return f"{p['op']}<{pair(*p['size'])}, {options}>({x})"
 
 
@@ -1431,7 +1450,7 @@ class PoolOfSequences(Op):
     def propose(self, g):
         size = g.rng.choice((1, 2, 2, 3, 4))
         x = g.pick(lambda v: 1 <= v.order() <= 3 and v.elements() > 0)
-        return [x], {"op": g.rng.choice(("max_pool", "avg_pool")), "size": size, "step": g.rng.choice((1, 2, 3)), "padding": g.rng.randint(0, size // 2)}
+        return [x], {**pool_kind(g, ("max_pool", "avg_pool")), "size": size, "step": g.rng.choice((1, 2, 3)), "padding": g.rng.randint(0, size // 2)}
 
     def infer(self, p, x):
         need(1 <= x.order() <= 3 and x.elements() > 0)
@@ -1440,7 +1459,7 @@ class PoolOfSequences(Op):
         return made.like(dims=made.dims[:-2] + made.dims[-1:])
 
     def text(self, p, x):
-        return f"{p['op']}1d<{p['size']}, pool_options{{.stride = {p['step']}, .padding = {p['padding']}}}>({x})"
+        return f"{p['op']}1d<{p['size']}, {pool_text(p, p['step'], p['padding'])}>({x})"
 
 
 def convolved(g):

@@ -202,7 +202,7 @@ class Model:
 
     def is_adaptive(self):
         """Whether the optimizer divides gradients by their own size, which amplifies those that are only rounding errors."""
-        return self.optimizer in ("adam", "adamw", "rmsprop")
+        return self.optimizer in ("adam", "adamw", "amsgrad", "rmsprop")
 
     def tolerance(self):
         return (2e-2 if self.precision == "bf16" else 2e-5) * (15 if self.is_adaptive() else 1)
@@ -270,6 +270,7 @@ OPTIMIZERS = {
     "nesterov": ("sgd{.lr = 0.05, .momentum = 0.8, .nesterov = true}", "SGD(p, lr=0.05, momentum=0.8, nesterov=True)"),
     "adam": ("adam(0.01)", "Adam(p, lr=0.01)"),
     "adamw": ("adamw{.lr = 0.01}", "AdamW(p, lr=0.01)"),
+    "amsgrad": ("adamw{.lr = 0.01, .amsgrad = true}", "AdamW(p, lr=0.01, amsgrad=True)"),
     "rmsprop": ("rmsprop{.lr = 0.01}", "RMSprop(p, lr=0.01)"),
 }
 

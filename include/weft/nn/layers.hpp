@@ -69,18 +69,35 @@ struct linear_without_bias {
 
 /// Rows of a table [Rows, Features] by index: [...] -> [..., Features]. Elements start standard normal, as in
 /// torch.nn.Embedding. An index outside [0, Rows) throws value_error at evaluation. `Division`:
-/// divided::vocabulary if ranks may divide the rows.
-template <index_t Rows = dyn, index_t Features = dyn, class Division = divided::nowhere>
+/// divided::vocabulary if ranks may divide the rows. `Padding`, PyTorch's padding_idx: the index of a row
+/// that starts at 0 and gets no gradient from lookups.
+///   embedding_table<1000, 64, divided::nowhere, 0> words;        // words.weight[0] stays 0
+template <index_t Rows = dyn, index_t Features = dyn, class Division = divided::nowhere,
+          index_t Padding = no_padding>
 struct embedding_table {
+  static_assert(Padding == no_padding || (Padding >= 0 && (Rows < 0 || Padding < Rows)),
+                "weft: embedding_table: the padding index must be from 0 to Rows - 1");
   parameter<extents<Rows, Features>, float, Division> weight =
-      detail::parameter_if_static<Rows, Features>(init::normal(1));
+      detail::parameter_if_static<Rows, Features>(starting(Features));
 
   /// A table of `rows` rows of `features`, on `where`. Throws shape_error if the type has a different static
-  /// extent.
+  /// extent, value_error if there is no row `Padding`.
   static embedding_table create(index_t rows, index_t features, const device& where = parameter_device()) {
-    return {make_parameter(extents<Rows, Features>{rows, features}, init::normal(1), where)};
+    if (Padding >= rows)
+      refuse<value_error>(
+          {"weft: embedding_table: the padding index ", Padding, " is not one of ", rows, " rows"});
+    return {make_parameter(extents<Rows, Features>{rows, features}, starting(features), where)};
   }
-  auto operator()(expression auto index) const { return embedding(weight, index); }
+  auto operator()(expression auto index) const { return embedding<Padding>(weight, index); }
+
+  static initializer starting(index_t features) {
+    initializer how = init::normal(1);
+    if (Padding != no_padding) {
+      how.zeros_begin = Padding * features;
+      how.zeros_end = how.zeros_begin + features;
+    }
+    return how;
+  }
 };
 
 /// Sets elements to 0 with probability `rate` while training, as torch.nn.Dropout; set `training` to false

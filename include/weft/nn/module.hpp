@@ -180,6 +180,9 @@ void draw_elements(const initializer& init, const device& where, void* to, index
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
       elements[i] = static_cast<T>(init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f)
                                                                       : scale * part[i]);
+    const index_t zeros = std::clamp<index_t>(init.zeros_begin - first - at, 0, n),
+                  rest = std::clamp<index_t>(init.zeros_end - first - at, zeros, n);
+    std::fill(elements.begin() + zeros, elements.begin() + rest, static_cast<T>(0.0f));
     where->upload(static_cast<T*>(to) + at, elements.data(), static_cast<std::size_t>(n) * sizeof(T));
   }
 }

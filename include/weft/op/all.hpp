@@ -12,6 +12,7 @@
 #include <weft/op/division.hpp>
 #include <weft/op/convolution.hpp>
 #include <weft/op/conv_transpose.hpp>
+#include <weft/op/pooling.hpp>
 #include <weft/op/upsample.hpp>
 #include <weft/op/reduce.hpp>
 #include <weft/op/einsum.hpp>
@@ -51,14 +52,14 @@ struct all {
       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations
       asin, acos, atan2, floor_divide, remainder,                               // angles
       checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
-      argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,       // orders
-      attention, attention_backward, masked_attention,                        // by index, attention
-      softmax, log_softmax, standardize, rms_standardize, normalize,          // rows
-      group_standardize, channel_moments, batch_norm,                         // groups, channels
-      rotary, rotary_at,                                                      // positions
-      clamp, cross_entropy, count_labels, bce_with_logits, rounded_before,    // losses
-      checked_probability, uniform_like, dropout, bernoulli, multinomial,     // random
-      windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
+      argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
+      attention, attention_backward, masked_attention,                   // by index, attention
+      softmax, log_softmax, standardize, rms_standardize, normalize,     // rows
+      group_standardize, channel_moments, batch_norm,                    // groups, channels
+      rotary, rotary_at,                                                 // positions
+      clamp, clamp_min, clamp_max, cross_entropy, count_labels, bce_with_logits, rounded_before,  // losses
+      checked_probability, uniform_like, dropout, bernoulli, multinomial,                         // random
+      windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,                      // images
       depthwise_conv2d, depthwise_weight_gradient, conv_transpose2d, upsample_nearest, upsample_bilinear,
       sum_over_positions,  // over ranks
       tap>;

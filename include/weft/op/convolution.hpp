@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Convolution and pooling: matrix products and reductions over windows of the last two dims. Windows are a
-// view, which matrix products read in place on CPUs and from a copy on other devices.
+// Convolution: matrix products over windows of the last two dims. Windows are a view, which matrix products
+// read in place on CPUs and from a copy on other devices.
 //
 //   auto y = relu(conv2d<conv_options{.padding = 1}>(x, weight, bias));     // [B, C, H, W] -> [B, O, H, W]
-//   auto z = max_pool2d<2>(y);                                             // [B, O, H / 2, W / 2]
 #pragma once
+
+#include <limits>
 
 #include <weft/op/contraction.hpp>
 #include <weft/op/depthwise.hpp>
@@ -14,18 +15,16 @@
 
 namespace weft {
 
-/// The steps between windows, the zeros around the image, the steps within a window, and the groups of
-/// channels, as torch.nn.Conv2d.
+/// As the padding of a convolution with stride 1: dilation (size - 1) / 2, which gives the result the extents
+/// of the image. PyTorch's padding="same", for windows with a middle element or gap: odd sizes, and even sizes
+/// with an even dilation.
+inline constexpr height_width same_padding = std::numeric_limits<index_t>::min();
+/// The steps between windows, the zeros around the image (or same_padding), the steps within a window, and the
+/// groups of channels, as torch.nn.Conv2d.
 struct conv_options {
   height_width stride = 1, padding = 0, dilation = 1;
   index_t groups = 1;
 };
-/// The steps between windows (0: the size of a window) and the padding around the image, as
-/// torch.nn.MaxPool2d.
-struct pool_options {
-  height_width stride = 0, padding = 0;
-};
-
 namespace op {
 
 /// The compile-time error for windows that do not fit.
@@ -53,14 +52,6 @@ template <bool Holds, class Bias, class Weight>
 struct conv_bias_law {
   static_assert(Holds, "weft: conv2d, conv1d: the bias must be [O], where O is the weight's first extent");
 };
-/// The compile-time error for pooling.
-template <bool Holds, class... Extents>
-struct pool_law {
-  static_assert(Holds,
-                "weft: pooling: the operand must have two to four dims; a window must fit into the padded "
-                "last two, with padding at most half the window; sizes and strides must be positive");
-};
-
 namespace detail {
 /// The number of windows over `extent` elements.
 template <class Dims>
@@ -81,20 +72,21 @@ constexpr bool make_windows(Dims& dims, shape& s, height_width size, height_widt
   return fits;
 }
 template <class Dims>
-constexpr void pad_extents(Dims& dims, shape& s, height_width by) {
-  s[s.order - 2] = dims.add(s[s.order - 2], 2 * by.height);
-  s[s.order - 1] = dims.add(s[s.order - 1], 2 * by.width);
+constexpr void pad_extents(Dims& dims, shape& s, height_width before, height_width after) {
+  s[s.order - 2] = dims.add(s[s.order - 2], before.height + after.height);
+  s[s.order - 1] = dims.add(s[s.order - 1], before.width + after.width);
 }
-/// Zeros around the last two dims.
-constexpr auto padded(auto x, height_width by) {
-  const auto pad_dim = [](auto v, int dim, index_t zeros) {
-    if (zeros == 0) return v;
-    const attributes at{{dim, zeros, v.owner->dims.add(v.extents()[dim], 2 * zeros), 1}, 4};
+/// Zeros before and after the last two dims.
+constexpr auto padded(auto x, height_width before, height_width after) {
+  const auto pad_dim = [](auto v, int dim, index_t first, index_t last) {
+    if (first + last == 0) return v;
+    const attributes at{{dim, first, v.owner->dims.add(v.extents()[dim], first + last), 1}, 4};
     return v.owner->template apply<pad>(at, v);
   };
   const int order = x.extents().order;
-  return pad_dim(pad_dim(x, order - 2, by.height), order - 1, by.width);
+  return pad_dim(pad_dim(x, order - 2, before.height, after.height), order - 1, before.width, after.width);
 }
+constexpr auto padded(auto x, height_width around) { return padded(x, around, around); }
 constexpr bool is_image(const shape& s) { return s.order >= 2 && s.order + 2 <= max_order; }
 }  // namespace detail
 
@@ -153,78 +145,6 @@ constexpr auto fold_windows::vjp(auto g, auto y, auto x) {
                                           detail::padded(g, height_width::of(y.attribute(4))));
 }
 
-/// Base of ops with one result element per window, [..., H, W] -> [..., windows, windows]: v0 packs the size
-/// of a window, v1 the steps between windows, v2 the padding.
-struct pooling : rule<1> {
-  template <bool Holds, class... Extents>
-  using law = pool_law<Holds, Extents...>;
-  template <bool Holds, class... Types>
-  using type_law = no_bool_law<Holds, Types...>;
-
- protected:
-  template <class Dims>
-  static constexpr inferred pooled(Dims& dims, const attributes& at, const tensor_spec& x, dtype type) {
-    const auto size = height_width::of(at[0]), padding = height_width::of(at[2]);
-    inferred result{detail::is_image(x.extents) && 2 * padding.height <= size.height &&
-                        2 * padding.width <= size.width && padding.height >= 0 && padding.width >= 0,
-                    {type, x.extents},
-                    x.type != dtype::boolean};
-    shape& s = result.value.extents;  // a window of only padding has no largest element
-    result.holds =
-        result.holds && dims.require_elements(s[s.order - 2]) && dims.require_elements(s[s.order - 1]);
-    if (!result.holds) return result;
-    detail::pad_extents(dims, s, padding);
-    result.holds = detail::make_windows(dims, s, size, height_width::of(at[1]), 1);
-    return result;
-  }
-};
-
-/// The position in [..., H W] of the largest element of each window, i64: a NaN if there is one, the first of
-/// equal elements, never padding.
-struct arg_window_max : pooling {
-  static constexpr auto kind = op_kind::native;
-  static constexpr auto name = "arg_window_max";
-  static constexpr auto divides = "L.. -> L..";
-  static constexpr native_code code{.op = native_op::arg_window_max};
-  template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    return pooled(dims, at, operands[0], dtype::i64);
-  }
-  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
-};
-
-/// The largest element of each window.
-struct max_pool2d : pooling {
-  static constexpr auto kind = op_kind::composed;
-  static constexpr auto name = "max_pool2d";
-  template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    return pooled(dims, at, operands[0], operands[0].type);
-  }
-  static constexpr auto value(const attributes& at, auto x) {
-    const auto index = x.owner->template apply<arg_window_max>(at, x);
-    const auto flat = [](auto v) {
-      shape s = v.extents();
-      s[s.order - 2] = v.owner->dims.multiply(s[s.order - 2], s[s.order - 1]);
-      --s.order;
-      return reshape_to(v, s);
-    };
-    return reshape_to(gather_of(flat(x), flat(index), x.extents().order - 2), index.extents());
-  }
-};
-
-/// The mean of each window; padding counts as zeros.
-struct avg_pool2d : pooling {
-  static constexpr auto kind = op_kind::composed;
-  static constexpr bool widens = true;
-  static constexpr auto name = "avg_pool2d";
-  template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    return pooled(dims, at, operands[0], floating(operands[0].type));
-  }
-  static constexpr auto value(const attributes& at, auto x);
-};
-
 /// The convolution of x [B, C, H, W] by a weight [O, C / groups, height, width]. v0 packs the steps between
 /// windows, v1 the padding, v2 the steps within a window; v3 is the number of groups.
 struct conv2d : rule<2> {
@@ -247,7 +167,7 @@ struct conv2d : rule<2> {
     index_t channels = 0;
     s[1] = w[0];
     if (at[3] > 1) dims.divide(w[0], at[3]);  // checked at run time if it is not known now
-    detail::pad_extents(dims, s, padding);
+    detail::pad_extents(dims, s, padding, padding);
     result.holds =
         dims.unify(x[1], dims.multiply(w[1], at[3]), channels) && (w[0] < 0 || w[0] % at[3] == 0) &&
         detail::make_windows(dims, s, {w[2], w[3]}, height_width::of(at[0]), height_width::of(at[2]));
@@ -268,18 +188,6 @@ constexpr auto windows_last(auto x, height_width size, index_t step, index_t dil
   return permute_dims(v, order);
 }
 }  // namespace detail
-
-constexpr auto avg_pool2d::value(const attributes& at, auto x) {
-  const auto size = height_width::of(at[0]);
-  const auto v = detail::windows_last(detail::padded(cast_to(x, floating(x.type())), height_width::of(at[2])),
-                                      size, at[1], height_width(1).packed());
-  const int order = v.extents().order;
-  shape s = v.extents();
-  s[order - 4] = s[order - 2];
-  s[order - 3] = s[order - 1];
-  s.order -= 2;
-  return reshape_to(sum_dims(v, order - 4, order - 2), s) / static_cast<double>(size.height * size.width);
-}
 
 namespace detail {
 /// The first `rows` and `columns` along dims `dim` and dim + 1, of which `v` may have more.
@@ -386,12 +294,35 @@ constexpr auto windows(X x) {
   return apply<op::windows, attr<Size.packed(), Stride.packed(), Dilation.packed()>>(std::move(x));
 }
 
+namespace detail {
+/// The padding of a convolution by a W [..., height, width].
+template <conv_options O, class W>
+consteval height_width padding_of() {
+  constexpr bool keeps_height = O.padding.height == same_padding.height,
+                 keeps_width = O.padding.width == same_padding.width;
+  if constexpr ((!keeps_height && !keeps_width) || W::static_shape.order < 2) {
+    return O.padding;
+  } else {
+    constexpr index_t high = O.dilation.height * (W::static_shape.from_right(1) - 1),
+                      wide = O.dilation.width * (W::static_shape.from_right(0) - 1);
+    static_assert((!keeps_height || O.stride.height == 1) && (!keeps_width || O.stride.width == 1),
+                  "weft: conv2d, conv1d: with same_padding, the stride must be 1");
+    static_assert(
+        (!keeps_height || high % 2 == 0) && (!keeps_width || wide % 2 == 0),
+        "weft: conv2d, conv1d: same_padding needs windows that have a middle: static, odd sizes, or an even "
+        "dilation");
+    return {keeps_height ? high / 2 : O.padding.height, keeps_width ? wide / 2 : O.padding.width};
+  }
+}
+}  // namespace detail
+
 /// The convolution (cross-correlation) of x [B, C, H, W] by a weight [O, C / groups, height, width] with
 /// static height and width: [B, O, (H + 2 padding - dilation (height - 1) - 1) / stride + 1, ...]. Both
 /// operands have the same floating type. Static extents that do not match do not compile; dynamic ones throw
 /// shape_error at evaluation. torch.nn.functional.conv2d.
 ///
 ///   conv2d<conv_options{.stride = 2, .padding = {1, 0}}>(x, weight)
+///   conv2d<conv_options{.padding = same_padding}>(x, weight)        // 3 x 3: [B, O, H, W]
 ///
 /// Computed as matrix products of the weight and all windows, which are C height width numbers per element of
 /// the result's images. They are in memory during the backward pass, unless x needs no gradient or windows
@@ -399,7 +330,8 @@ constexpr auto windows(X x) {
 /// saves x. With as many groups as input and output channels (O static), no matrix products are used.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv2d(X x, W weight) {
-  return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(
+  constexpr height_width padding = detail::padding_of<O, W>();
+  return apply<op::conv2d, attr<O.stride.packed(), padding.packed(), O.dilation.packed(), O.groups>>(
       std::move(x), std::move(weight));
 }
 namespace detail {
@@ -422,16 +354,6 @@ namespace detail {
 constexpr conv_options along_width(conv_options o) {
   return {{1, o.stride.width}, {0, o.padding.width}, {1, o.dilation.width}, o.groups};
 }
-template <height_width Size, pool_options O>
-using pool_attributes = attr<Size.packed(),
-                             height_width(O.stride.height ? O.stride.height : Size.height,
-                                          O.stride.width ? O.stride.width : Size.width)
-                                 .packed(),
-                             O.padding.packed()>;
-template <index_t Size, pool_options O>
-using pool_along_width =
-    pool_attributes<height_width{1, Size},
-                    pool_options{.stride = {1, O.stride.width}, .padding = {0, O.padding.width}}>;
 }  // namespace detail
 
 /// conv2d for sequences: x [B, C, L] by a weight [O, C / groups, width] with static width; the options apply
@@ -446,36 +368,6 @@ template <conv_options O = conv_options{}, expression X, expression W, expressio
 constexpr auto conv1d(X x, W weight, B bias) {
   (void)sizeof(op::conv_bias_law<detail::is_bias_of<B, W>, extents_of<B>, extents_of<W>>);
   return conv1d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(std::move(bias));
-}
-
-/// The largest element of each window of the last two dims: [..., H, W] -> [..., (H + 2 padding - height) /
-/// stride + 1, ...], for two to four dims and every type but bool. The stride is the window size unless
-/// O.stride is given. Padding, at most half a window, is never the largest; a NaN is. The gradient goes to
-/// the first of equal elements. torch.nn.functional.max_pool2d.
-///
-///   max_pool2d<3, pool_options{.stride = 2, .padding = 1}>(x)
-template <height_width Size, pool_options O = pool_options{}, expression X>
-constexpr auto max_pool2d(X x) {
-  return apply<op::max_pool2d, detail::pool_attributes<Size, O>>(std::move(x));
-}
-/// The mean of each window; padding counts as zeros. Integers become f32. torch.nn.functional.avg_pool2d.
-template <height_width Size, pool_options O = pool_options{}, expression X>
-constexpr auto avg_pool2d(X x) {
-  return apply<op::avg_pool2d, detail::pool_attributes<Size, O>>(std::move(x));
-}
-/// max_pool2d for sequences: [..., L] -> [..., windows]; the options apply by their width.
-template <index_t Size, pool_options O = pool_options{}, expression X>
-constexpr auto max_pool1d(X x) {
-  constexpr int order = X::static_shape.order;
-  return select<order - 1, 0>(
-      apply<op::max_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
-}
-/// avg_pool2d for sequences.
-template <index_t Size, pool_options O = pool_options{}, expression X>
-constexpr auto avg_pool1d(X x) {
-  constexpr int order = X::static_shape.order;
-  return select<order - 1, 0>(
-      apply<op::avg_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
 }
 
 }  // namespace weft

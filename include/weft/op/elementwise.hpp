@@ -248,14 +248,19 @@ struct round : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// min(max(x, low), high). As in PyTorch, the cotangent passes to x where low <= x <= high, and to a bound
-/// where it replaces x.
-struct clamp : composed<3> {
-  static constexpr auto name = "clamp";
+/// Base of formulas that select one of their operands; the result has their promoted type.
+template <int Arity>
+struct selection : composed<Arity> {
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
-    return broadcast_all(dims, operands, 3);
+    return broadcast_all(dims, operands, Arity);
   }
+};
+
+/// min(max(x, low), high). As in PyTorch, the cotangent passes to x where low <= x <= high, and to a bound
+/// where it replaces x.
+struct clamp : selection<3> {
+  static constexpr auto name = "clamp";
   static constexpr auto value(auto x, auto low, auto high) {
     return weft::minimum(weft::maximum(x, low), high);
   }
@@ -264,6 +269,24 @@ struct clamp : composed<3> {
     const auto raised = weft::logical_and(weft::less(x, low), weft::less(low, high));
     const auto lowered = weft::logical_or(weft::less(high, x), weft::less(high, low));
     return std::array{weft::where(inside, g, 0), weft::where(raised, g, 0), weft::where(lowered, g, 0)};
+  }
+};
+
+/// max(x, low). As in PyTorch, the cotangent passes to x where low <= x, and to low where x < low.
+struct clamp_min : selection<2> {
+  static constexpr auto name = "clamp_min";
+  static constexpr auto value(auto x, auto low) { return weft::maximum(x, low); }
+  static constexpr auto vjp(auto g, auto, auto x, auto low) {
+    return std::array{weft::where(weft::less_equal(low, x), g, 0), weft::where(weft::less(x, low), g, 0)};
+  }
+};
+
+/// min(x, high). As in PyTorch, the cotangent passes to x where x <= high, and to high where high < x.
+struct clamp_max : selection<2> {
+  static constexpr auto name = "clamp_max";
+  static constexpr auto value(auto x, auto high) { return weft::minimum(x, high); }
+  static constexpr auto vjp(auto g, auto, auto x, auto high) {
+    return std::array{weft::where(weft::less_equal(x, high), g, 0), weft::where(weft::less(high, x), g, 0)};
   }
 };
 

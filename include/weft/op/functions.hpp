@@ -39,6 +39,8 @@ struct abs;
 struct sign;
 struct floor;
 struct clamp;
+struct clamp_min;
+struct clamp_max;
 struct round;
 struct pow;
 struct maximum;
@@ -228,6 +230,20 @@ constexpr auto isnan(A a) {
 template <operand X, operand L, operand H> requires operands<X, L, H>
 constexpr auto clamp(X x, L low, H high) {
   return apply<op::clamp>(std::move(x), std::move(low), std::move(high));
+}
+/// max(x, low) per element; NaN where an operand is. As in PyTorch, the cotangent passes to x where low <= x,
+/// also at the bound (`maximum` passes half of it), and to `low` where x < low.
+///   auto gap = clamp_min(1 - y * score, 0);        // torch.clamp(1 - y * score, min=0)
+template <operand X, operand L>
+  requires operands<X, L>
+constexpr auto clamp_min(X x, L low) {
+  return apply<op::clamp_min>(std::move(x), std::move(low));
+}
+/// min(x, high) per element; otherwise as clamp_min.
+template <operand X, operand H>
+  requires operands<X, H>
+constexpr auto clamp_max(X x, H high) {
+  return apply<op::clamp_max>(std::move(x), std::move(high));
 }
 
 }  // namespace weft

@@ -78,6 +78,13 @@ constexpr void min(X, Rest...) {
                 "weft: for the smallest element, write amin(x) or amin(x, dims<1>); for the smaller of two, "
                 "minimum(a, b)");
 }
+template <operand X, operand B>
+  requires operands<X, B>
+constexpr void clamp(X, B) {
+  static_assert(detail::unsupported<X>,
+                "weft: clamp: an argument is missing: clamp(x, low, high); for one bound, clamp_min(x, low) or "
+                "clamp_max(x, high)");
+}
 template <expression X>
 constexpr void dropout(X) {
   static_assert(detail::unsupported<X>, "weft: dropout: the rate is missing: dropout(x, 0.1f)");

@@ -70,6 +70,7 @@ struct index_add : rule<2> {
 };
 
 /// The rows of the table, operand 0, at the indices, operand 1. v0: the op to name in errors (index_reader).
+/// v1, if present: the index of a row that gets no cotangent.
 struct index_select : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "index_select";
@@ -90,8 +91,17 @@ struct index_select : rule<2> {
     return result;
   }
   static constexpr auto vjp(auto g, auto y, auto table, auto index) {
-    const attributes rows{{table.extents()[0], y.attribute(0)}, 2};
-    return std::array{g.owner->template apply<index_add>(rows, index, g), no_gradient(g)};
+    const attributes at = y.attribute_values(), rows{{table.extents()[0], at[0]}, 2};
+    const auto passed = at.count > 1 ? without_padding(g, index, at[1]) : g;
+    return std::array{g.owner->template apply<index_add>(rows, index, passed), no_gradient(g)};
+  }
+
+ private:
+  static constexpr auto without_padding(auto g, auto index, index_t padding) {
+    shape beside = index.extents();
+    while (beside.order < g.extents().order) beside.append(1);
+    const auto is_padding = weft::equal(cast_to(index, dtype::i64), padding);
+    return weft::where(reshape_to(is_padding, beside), 0, g);
   }
 };
 
@@ -339,13 +349,25 @@ constexpr auto index_select(X x, Index index) {
         apply<op::index_select, reader>(transpose<0, dim>(std::move(x)), std::move(index)));
 }
 
+/// The padding index of an `embedding` without one.
+inline constexpr index_t no_padding = -1;
+
 /// Rows of `table` [V, ...] at `index` [...]: [V, C], [B, T] -> [B, T, C]. PyTorch's functional.embedding.
 /// Indices are i64, i32 or u8; one outside [0, V) throws value_error at evaluation. The gradient of the table
-/// is dense: zero in rows that no index selects.
-template <expression Table, expression Index>
+/// is dense: zero in rows that no index selects, and in row `Padding` (PyTorch's padding_idx), which is read
+/// like any other.
+///   auto e = embedding<0>(table, tokens);        // short sequences are padded with token 0
+template <index_t Padding = no_padding, expression Table, expression Index>
 constexpr auto embedding(Table table, Index index) {
-  using reader = attr<static_cast<index_t>(index_reader::embedding)>;
-  return apply<op::index_select, reader>(std::move(table), std::move(index));
+  constexpr auto reader = static_cast<index_t>(index_reader::embedding);
+  if constexpr (Padding == no_padding) {
+    return apply<op::index_select, attr<reader>>(std::move(table), std::move(index));
+  } else {
+    constexpr index_t rows = Table::static_shape.order > 0 ? Table::static_shape[0] : dyn;
+    static_assert(Padding >= 0 && (rows < 0 || Padding < rows),
+                  "weft: embedding: the padding index must be from 0 to V - 1");
+    return apply<op::index_select, attr<reader, Padding>>(std::move(table), std::move(index));
+  }
 }
 
 }  // namespace weft

@@ -349,6 +349,37 @@ constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double marg
                               detail::in_floats(std::move(positive)), detail::in_floats(std::move(negative)));
 }
 
+/// The mean (or sum, or elements) over rows of 1 - c where the target is 1, and of max(c - margin, 0) where it
+/// is -1, with c the cosine of the angle between x and y along the last dim, as PyTorch computes it: sum(x y)
+/// / sqrt((sum(x^2) + 1e-12) (sum(y^2) + 1e-12)). Targets are not checked; others have loss 0. x and y must
+/// have the same shape [..., C], and targets, of any signed type, must be [...]: other static extents do not
+/// compile, dynamic ones throw shape_error at evaluation.
+///   auto loss = cosine_embedding_loss(embed(x), embed(y), same, 0.5);        // [B, C], [B, C], [B]
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y, expression Target>
+constexpr auto cosine_embedding_loss(X x, Y y, Target target, double margin = 0) {
+  constexpr auto of_rows = [](shape s) {
+    --s.order;
+    return s;
+  };
+  static_assert(
+      X::static_shape.order > 0 && detail::can_be_equal(X::static_shape, Y::static_shape) &&
+          detail::can_be_equal(of_rows(X::static_shape), Target::static_shape),
+      "weft: cosine_embedding_loss: x and y must have the same shape [..., C], and targets, 1 or -1, "
+      "the shape [...]");
+  const auto losses = [&](auto of_x, auto of_y) {
+    const auto cosine = let(std::move(of_x), [&](auto a) {
+      return let(std::move(of_y), [&](auto b) {
+        const auto square_of_norm = [](auto v) { return sum(square(v), dims<-1>) + 1e-12; };
+        return sum(a * b, dims<-1>) / sqrt(square_of_norm(a) * square_of_norm(b));
+      });
+    });
+    return detail::reduced<How>(let(cosine, [&](auto c) {
+      return where(target == 1, 1 - c, where(target == -1, clamp_min(c - margin, 0), 0));
+    }));
+  };
+  return detail::in_common_type(losses, std::move(x), std::move(y));
+}
+
 /// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or
 /// elements) of max(x, 0) - x y + log(1 + exp(-|x|)), which does not overflow. PyTorch's
 /// binary_cross_entropy_with_logits.

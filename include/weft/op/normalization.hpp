@@ -5,6 +5,7 @@
 //   auto z = layer_norm<per_million<1>>(x, weight, bias);       // epsilon 1e-6
 //   auto g = group_norm<8>(x, weight, bias);                    // of 8 groups of channels
 //   auto u = normalize(x);                                      // rows of norm 1
+//   auto s = cosine_similarity(x, y);                           // of rows, in [-1, 1]
 #pragma once
 
 #include <type_traits>
@@ -242,6 +243,49 @@ constexpr auto log_softmax(X x) {
 template <index_t Dim = -1, expression X>
 constexpr auto normalize(X x) {
   return detail::along<op::normalize, Dim>(std::move(x));
+}
+
+namespace detail {
+/// f(a, b) with both operands in their common floating type, or in f32 if that is bf16 or f16, to which the
+/// result is then rounded.
+template <class F, expression A, expression B>
+constexpr auto in_common_type(F f, A a, B b) {
+  constexpr dtype both =
+      op::floating(promoted(dtype_of<typename A::value_type>, dtype_of<typename B::value_type>));
+  using computed = typename type_of<compute_type(both)>::type;
+  return in_type<typename type_of<both>::type>(
+      f(in_type<computed>(std::move(a)), in_type<computed>(std::move(b))));
+}
+}  // namespace detail
+
+/// The cosine of the angle between `a` and `b` along dim Dim of their common shape, by default the last, which
+/// is removed: the sum of a / max(|a|, eps) b / max(|b|, eps), in [-1, 1] up to rounding.
+/// torch.nn.functional.cosine_similarity, whose dim is 1 by default. Other dims broadcast: all pairs of rows of
+/// a [N, 1, C] and b [M, C] are [N, M]. The extents along Dim must be equal: other static extents do not
+/// compile, dynamic ones throw shape_error at evaluation. Integers become f32; bf16 and f16 are computed in f32
+/// and rounded once. Throws value_error if eps is negative or NaN.
+///   auto nearest = argmax<1>(cosine_similarity(unsqueeze<1>(queries), keys));      // [N, C], [M, C] -> [N]
+template <index_t Dim = -1, expression A, expression B>
+constexpr auto cosine_similarity(A a, B b, double eps = 1e-8) {
+  constexpr shape of_a = A::static_shape, of_b = B::static_shape;
+  constexpr int order = of_a.order > of_b.order ? of_a.order : of_b.order;
+  constexpr int dim = normalized_dim(Dim, order) - order;  // from the right, as shapes are aligned
+  static_assert(-of_a.order <= dim && -of_b.order <= dim && dim < 0,
+                "weft: cosine_similarity: the dim is out of range for one of the operands");
+  if constexpr (-of_a.order <= dim && -of_b.order <= dim && dim < 0) {
+    constexpr index_t m = of_a.from_right(-dim - 1), n = of_b.from_right(-dim - 1);
+    static_assert(m < 0 || n < 0 || m == n,
+                  "weft: cosine_similarity: both operands must have the same extent along the dim");
+    if (!(eps >= 0)) refuse<value_error>({"weft: cosine_similarity: eps is ", eps, ", not 0 or more"});
+    const auto of_norm_1 = [eps](auto x) {
+      return let(std::move(x),
+                 [eps](auto v) { return v / clamp_min(vector_norm(v, dims<dim>, keepdim), eps); });
+    };
+    const auto similarity = [&](auto x, auto y) {
+      return sum(of_norm_1(std::move(x)) * of_norm_1(std::move(y)), dims<dim>);
+    };
+    return detail::in_common_type(similarity, std::move(a), std::move(b));
+  }
 }
 
 /// Millionths as a type, for epsilons and other small numbers in template arguments: per_million<10> is 1e-5.

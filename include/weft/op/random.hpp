@@ -8,6 +8,8 @@
 //   auto y = h + mlp(h);                       // one mask
 #pragma once
 
+#include <numbers>
+
 #include <weft/op/functions.hpp>
 #include <weft/op/index.hpp>
 #include <weft/op/rule.hpp>
@@ -145,10 +147,25 @@ auto multinomial(W weights) {
   else return topk<-1, N>(std::move(drawn)).indices;
 }
 /// Uniform numbers with the shape and floating dtype of `x`: multiples of 2^-24 in [0, 1), rounded to the
-/// dtype, so that 1 can occur in bf16 and f16. No derivative. PyTorch's rand_like.
+/// dtype, so that 1 can occur in bf16 and f16. Drawn like those of dropout. No derivative. torch.rand_like in
+/// an expression; rand_like(x, key) creates a tensor.
 template <expression X>
 auto uniform_like(X x) {
   return detail::apply_drawing<op::uniform_like>(std::move(x));
+}
+/// Standard normal numbers with the shape and floating dtype of `x`, of magnitude at most 5.77, by the
+/// Box-Muller transform (1958) of two draws of uniform_like; bf16 and f16 are computed in f32 and rounded once.
+/// Drawn like those of dropout. No derivative. torch.randn_like in an expression; randn_like(x, key) creates a
+/// tensor.
+///   auto z = mean + exp(0.5f * log_variance) * normal_like(mean);        // torch.normal(mean, deviation)
+template <expression X>
+auto normal_like(X x) {
+  static_assert(is_floating(dtype_of<typename X::value_type>),
+                "weft: normal_like: the element type must be floating");
+  const auto transformed = [](auto v) {
+    return sqrt(-2 * log(1 - uniform_like(v))) * cos(2 * std::numbers::pi * uniform_like(v));
+  };
+  return detail::rounded_once(transformed, std::move(x));
 }
 
 }  // namespace weft

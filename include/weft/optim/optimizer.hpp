@@ -87,6 +87,7 @@ struct adam_settings {
   double lr, beta1, beta2, eps;
   double decay;              // lr * decay * value is subtracted from the value
   double decay_in_gradient;  // decay_in_gradient * value is added to the gradient
+  bool amsgrad;              // divides by the root of the largest exp_avg_sq so far
   std::int64_t steps;
 
   void check(const char* optimizer) const {
@@ -111,17 +112,31 @@ void adam_update(const parameter_update<T>& u, const adam_settings& s) {
   const auto first = u.state("exp_avg"), second = u.state("exp_avg_sq");
   const auto decayed_first = first * b1, decayed_second = second * b2;
   const auto slope = u.gradient();
-  u.assign(let(u.value(),
-               [&](auto value) {
-                 return let(slope + u.decay(value, s.decay_in_gradient), [&](auto g) {
-                   return let(decayed_first + g * rest1, [&](auto m) {
-                     return let(decayed_second + g * g * rest2, [&](auto v) {
-                       return u.results(value * shrink - m * rate / (sqrt(v) + offset), m, v);
+  // Assigns the parameter and its state; size_of(v, f) calls f with the root by which the step is divided, and
+  // the new values of `largest`.
+  const auto assign = [&](auto size_of, const auto&... largest) {
+    u.assign(let(u.value(),
+                 [&](auto value) {
+                   return let(slope + u.decay(value, s.decay_in_gradient), [&](auto g) {
+                     return let(decayed_first + g * rest1, [&](auto m) {
+                       return let(decayed_second + g * g * rest2, [&](auto v) {
+                         return size_of(v, [&](auto size, auto... values) {
+                           return u.results(value * shrink - m * rate / (size + offset), m, v, values...);
+                         });
+                       });
                      });
                    });
-                 });
-               }),
-           first, second);
+                 }),
+             first, second, largest...);
+  };
+  if (s.amsgrad) {
+    const auto largest = u.state("max_exp_avg_sq");
+    assign(
+        [&](auto v, auto f) { return let(maximum(largest, v), [&](auto top) { return f(sqrt(top), top); }); },
+        largest);
+  } else {
+    assign([](auto v, auto f) { return f(sqrt(v)); });
+  }
 }
 #ifdef WEFT_COMPILED
 extern template void adam_update(const parameter_update<float>&, const adam_settings&);
@@ -131,16 +146,18 @@ extern template void adam_update(const parameter_update<float16>&, const adam_se
 #endif
 }  // namespace detail
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW. State: "exp_avg" and
-/// "exp_avg_sq". Unlike PyTorch's, biases are corrected by the steps of the optimizer, also of a parameter
-/// whose first gradient comes later (docs/semantics.md). Throws value_error at a step if a setting is
-/// negative or NaN, or beta1 or beta2 is 1 or more.
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW; with `amsgrad`, the
+/// variant of Reddi, Kale and Kumar (2018). State: "exp_avg" and "exp_avg_sq", and "max_exp_avg_sq" from the
+/// first step with amsgrad. Unlike PyTorch's, biases are corrected by the steps of
+/// the optimizer, also of a parameter whose first gradient comes later (docs/semantics.md). Throws
+/// value_error at a step if a setting is negative or NaN, or beta1 or beta2 is 1 or more.
 struct adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
   int decay_from_order = 0;  // parameters of lower order (biases, norms) are not decayed
+  bool amsgrad = false;      // divides by the root of the largest exp_avg_sq so far
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
@@ -166,7 +183,9 @@ struct adamw {
   void check() const { settings(weight_decay).check(saved_as); }
 
  private:
-  detail::adam_settings settings(double decay) const { return {lr, beta1, beta2, eps, decay, 0, steps}; }
+  detail::adam_settings settings(double decay) const {
+    return {lr, beta1, beta2, eps, decay, 0, amsgrad, steps};
+  }
 };
 
 /// Adam (Kingma and Ba, 2015), as torch.optim.Adam: weight decay is added to the gradient. Otherwise as
@@ -177,6 +196,7 @@ struct adam {
   double eps = 1e-8;
   double weight_decay = 0;
   int decay_from_order = 0;  // as in adamw
+  bool amsgrad = false;      // as in adamw
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
@@ -195,7 +215,9 @@ struct adam {
   void check() const { settings(weight_decay).check(saved_as); }
 
  private:
-  detail::adam_settings settings(double decay) const { return {lr, beta1, beta2, eps, 0, decay, steps}; }
+  detail::adam_settings settings(double decay) const {
+    return {lr, beta1, beta2, eps, 0, decay, amsgrad, steps};
+  }
 };
 
 }  // namespace weft

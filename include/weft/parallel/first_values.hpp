@@ -23,7 +23,7 @@ namespace detail {
 inline constexpr index_t first_values_bytes = 1 << 20;
 
 /// The fields of an initializer as integers.
-using initializer_fields = std::array<std::int64_t, 4>;
+using initializer_fields = std::array<std::int64_t, 6>;
 initializer_fields fields_of(const tensor_state& t);
 
 inline std::string_view bytes_in(const auto& fields) {

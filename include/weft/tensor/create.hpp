@@ -181,13 +181,20 @@ template <element T, class Extents, bool Tracked>
 tensor<T, Extents> ones_like(const tensor<T, Extents, Tracked>& x) {
   return full_like(x, T(1));
 }
-/// Normal random numbers with key `r` in the shape of `x`, as `randn`.
+/// Uniform random numbers with key `r` in the shape of `x`, as `rand`; `uniform_like(x)` draws anew at each
+/// evaluation.
+///   auto mask = eval(rand_like(x, {.seed = 7}) < 0.15f);
+template <element T, class Extents, bool Tracked>
+tensor<T, Extents> rand_like(const tensor<T, Extents, Tracked>& x, random_key r = {}) {
+  static_assert(is_floating(dtype_of<T>), "weft: rand_like: the element type must be floating");
+  return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, detail::uniform_numbers<T>{r}));
+}
+/// Normal random numbers with key `r` in the shape of `x`, as `randn`; `normal_like(x)` draws anew at each
+/// evaluation.
 template <element T, class Extents, bool Tracked>
 tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r = {}) {
   static_assert(is_floating(dtype_of<T>), "weft: randn_like: the element type must be floating");
-  return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, [r](T* to, index_t n) {
-    cpu::fill_normal(r.key(), 0, n, to);
-  }));
+  return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, detail::normal_numbers<T>{r}));
 }
 
 /// Compile-time errors: an element type that tensors do not support.

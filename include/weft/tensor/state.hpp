@@ -20,7 +20,8 @@ struct initializer {
   enum class distribution : std::uint8_t { none, constant, uniform, normal };
   distribution kind = distribution::none;
   double scale = 0;  // the constant, half the width, or the standard deviation
-  std::uint64_t seed = 0, stream = 0;  // of the random numbers
+  std::uint64_t seed = 0, stream = 0;      // of the random numbers
+  index_t zeros_begin = 0, zeros_end = 0;  // elements that are 0 instead, in row-major order
 };
 
 /// Whether a tape computed a value, and whether a backward pass may start from it. It may not if the tape

@@ -157,6 +157,8 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"logical_or", [](const double* x) { return double(x[0] != 0 || x[1] != 0); }},
       {"logical_not", [](const double* x) { return double(x[0] == 0); }},
       {"clamp", [](const double* x) { return std::min(std::max(x[0], x[1]), x[2]); }},
+      {"clamp_min", [](const double* x) { return std::max(x[0], x[1]); }},
+      {"clamp_max", [](const double* x) { return std::min(x[0], x[1]); }},
       {"where", [](const double* x) { return x[0] != 0 ? x[1] : x[2]; }},
       {"contiguous", [](const double* x) { return x[0]; }},
       {"detach", [](const double* x) { return x[0]; }},

@@ -106,6 +106,32 @@ TEST_CASE("convolutions of dynamic extents that do not fit are errors with the o
   CHECK_THROWS_AS(eval(windows<height_width{3, 3}, 1, 2>(x)), shape_error);
 }
 
+TEST_CASE("pooling in ceil mode: a last window that ends later, unless it begins after all elements") {
+  constexpr pool_options to_end{.stride = 2, .ceil_mode = true}, far{.stride = 3, .ceil_mode = true};
+  const auto x = ones<float>(extents<dyn, 4, 5>{1, 4, 5});
+  static_assert(decltype(max_pool2d<3, to_end>(x))::static_shape == shape{3, {dyn, 2, 2}});
+  static_assert(decltype(avg_pool2d<2, far>(x))::static_shape == shape{3, {dyn, 2, 2}});
+  static_assert(decltype(max_pool2d<1, far>(x))::static_shape == shape{3, {dyn, 2, 2}});
+  const auto of_rows = [](index_t rows) { return ones<float>(extents<dyn, dyn>{rows, 3}); };
+  for (index_t rows = 2; rows < 9; ++rows) {  // of 3, 2 apart
+    CHECK(eval(max_pool2d<3, to_end>(of_rows(rows))).extents() == shape{2, {rows / 2, 1}});
+    const auto means = eval(avg_pool2d<3, to_end>(of_rows(rows))).to_vector();
+    CHECK(means == std::vector<float>(means.size(), 1.0f));
+  }
+  CHECK_THROWS_AS(eval(max_pool2d<3, to_end>(of_rows(1))), shape_error);
+  CHECK_THROWS_AS((eval(max_pool2d<3, pool_options{.stride = 2}>(of_rows(2)))), shape_error);
+}
+
+TEST_CASE("convolutions with same_padding keep extents, static and dynamic, in layers too") {
+  constexpr conv_options same{.padding = same_padding, .dilation = {2, 1}};
+  convolution2d<3, 4, height_width{4, 5}, same> layer;
+  const auto x = ones<float>(extents<dyn, 3, 6, dyn>{2, 3, 6, 7});
+  static_assert(decltype(layer(x))::static_shape[2] == 6);
+  CHECK(eval(layer(x)).extents() == shape{4, {2, 4, 6, 7}});
+  convolution1d<3, 2, 9, conv_options{.padding = same_padding}> of_sequences;
+  CHECK(eval(of_sequences(ones<float>(extents<1, 3, dyn>{1, 3, 2}))).extents() == shape{3, {1, 2, 2}});
+}
+
 TEST_CASE("forward keeps no windows: of a convolution its operand, of pooling by means nothing") {
   const auto x = variable<float, extents<1, 8, 64, 64>>(randn<float>(extents<1, 8, 64, 64>{}));
   const auto w = variable<float, extents<8, 8, 3, 3>>(randn<float>(extents<8, 8, 3, 3>{}));

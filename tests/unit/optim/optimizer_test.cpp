@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <map>
 
+#include <weft/comm/threads.hpp>
 #include <weft/optim/muon.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/optim/parameter_groups.hpp>
 #include <weft/optim/rmsprop.hpp>
 #include <weft/parallel/bind.hpp>
+#include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -474,4 +478,81 @@ TEST_CASE("a kind of state is a word by which files and messages can name it") {
   CHECK(state.tensors().empty());
   state.set("exp_avg", "w.a", t);
   CHECK(state.tensors().at(0).first == "exp_avg.w.a");
+}
+
+namespace {
+
+/// Parameters and states by name, of AMSGrad on `count` ranks after steps `from` to 6; if `from` is not 0, of
+/// a run that goes on from the checkpoint in `folder`, otherwise that writes it after three steps.
+std::map<std::string, std::vector<float>> amsgrad_on(int count, const parallel_options& o, int from,
+                                                     const std::string& folder) {
+  std::map<std::string, std::vector<float>> all;
+  run_ranks(count, [&](communicator& ranks) {
+    line model;
+    initialize(model, from ? 9 : 3);
+    adamw optimizer{.lr = 0.05, .beta2 = 0.5, .amsgrad = true};
+    auto run = bind(model, optimizer, ranks, o);
+    checkpointer saves(folder, run, {.read_only = from != 0});
+    if (from) REQUIRE(saves.load());
+    for (int i = from; i < 6; ++i) {
+      if (i == 3 && !from) saves.save({3, 0});
+      tape steps(run);
+      const auto x = randn<float>(extents<6, 5>{}, {.seed = static_cast<std::uint64_t>(i)});
+      steps.backward(steps.eval(mean(square(model(x) - 1.0f)) * (i < 2 ? 3.0f : 0.1f)));
+      run.step();
+    }
+    saves.finish();
+    for (const state_dict_t& tensors : {run.full(), run.full_optimizer()})
+      for (const auto& [name, t] : tensors) {
+        std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
+        detail::download_to(*t, v.data());
+        if (ranks.rank() == 0) all[name] = v;
+      }
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("amsgrad: the bits of one rank under every stage, and from checkpoints on other ranks") {
+  const auto folder = std::filesystem::temp_directory_path() / "weft_amsgrad";
+  const auto in = [&](const auto& body) {
+    std::filesystem::remove_all(folder);
+    body();
+    std::filesystem::remove_all(folder);
+  };
+  std::map<std::string, std::vector<float>> one;
+  in([&] { one = amsgrad_on(1, {.deterministic = true}, 0, folder); });
+  REQUIRE(one.count("max_exp_avg_sq.layer.weight") == 1);
+  const auto &largest = one["max_exp_avg_sq.layer.weight"], &last = one["exp_avg_sq.layer.weight"];
+  for (std::size_t i = 0; i < largest.size(); ++i) CHECK(largest[i] > last[i]);
+  for (const sharding divide :
+       {sharding::none, sharding::optimizer, sharding::gradients, sharding::parameters})
+    in([&] {
+      CAPTURE(static_cast<int>(divide));
+      const parallel_options o{.divide = divide, .deterministic = true};
+      CHECK(amsgrad_on(2, o, 0, folder) == one);
+      CHECK(amsgrad_on(4, o, 3, folder) == one);
+      CHECK(amsgrad_on(1, {.deterministic = true}, 3, folder) == one);
+    });
+}
+
+TEST_CASE("amsgrad: begins with the step at which it is set") {
+  mixed m = make();
+  adam optimizer{.lr = 1.0 / 64, .beta1 = 0, .beta2 = 0.5, .eps = 1e-300};
+  optimizer.step(m);
+  CHECK_FALSE(optimizer.state.contains("max_exp_avg_sq", "b"));
+  set_gradient(m.b, -0.5);
+  optimizer.amsgrad = true;
+  optimizer.step(m);
+  CHECK(optimizer.state.find("max_exp_avg_sq", "b")->type == dtype::f64);
+  m.b.state()->grad = full<double>(extents<7>{}, 0x1p-20).state();
+  const auto before = m.b.to_vector();
+  optimizer.step(m);
+  const auto after = m.b.to_vector();
+  for (std::size_t i = 0; i < 7; ++i) {  // the mean of the squares of g and g, and that of g, g and 2^-20
+    const double g = -0.5 + 0.125 * static_cast<double>(i);
+    const double largest = std::max(0.75 * g * g, 0.375 * g * g + 0x1p-41);
+    CHECK(after[i] == doctest::Approx(before[i] - 0x1p-26 * std::sqrt(0.875 / largest)).epsilon(1e-12));
+  }
 }

@@ -82,6 +82,7 @@ TEST_CASE("losses of integers are those of the same numbers in f32") {
     CHECK(same([](auto a, auto b) { return smooth_l1_loss(a, b, 3); }));
     CHECK(same([](auto a, auto b) { return triplet_margin_loss(a, b, b); }));
     CHECK(same([](auto a, auto b) { return triplet_margin_loss(a, b, a, 500'000); }));
+    CHECK(same([](auto a, auto b) { return cosine_embedding_loss(a, b, scalar<int>(1)); }));
   };
   check(std::uint8_t{}, {10, 200, 0, 255}, {20, 100, 1, 0});
   check(std::int32_t{}, {100'000, -70'000, 5, 2'000'000'000}, {-100'000, 1, 6, -2'000'000'000});

@@ -114,13 +114,16 @@ TEST_CASE("a tensor converts to one of a type that knows less, and on demand to 
 TEST_CASE("tensors like another have its type, extents and device") {
   const device elsewhere(std::make_shared<cpu::cpu_backend>(1));
   variable<double, extents<dyn, 2>> x(full<double>(extents<dyn, 2>{3}, 4.0, elsewhere));
-  auto z = zeros_like(x), o = ones_like(x), n = randn_like(x, {.seed = 3});
+  auto z = zeros_like(x), o = ones_like(x), n = randn_like(x, {.seed = 3}), u = rand_like(x, {.seed = 3});
   static_assert(std::is_same_v<decltype(z), tensor<double, extents<dyn, 2>>>);
   CHECK(z.to_vector() == std::vector<double>(6, 0.0));
   CHECK(o.to_vector() == std::vector<double>(6, 1.0));
   CHECK(full_like(x, 2.5).to_vector() == std::vector<double>(6, 2.5));
   CHECK(n.to_vector() == randn<double>(extents<3, 2>{}, {.seed = 3}).to_vector());
+  CHECK(u.to_vector() == rand<double>(extents<3, 2>{}, {.seed = 3}).to_vector());
   CHECK(n.state()->where == elsewhere);
+  CHECK(u.state()->where == elsewhere);
+  CHECK(rand_like(zeros<bfloat16>(extents<0, 3>{})).size() == 0);
   CHECK(z.state()->where == elsewhere);
 }
 

@@ -112,7 +112,7 @@ void pool(const char* what, index_t rows, index_t columns, bool with_nan) {
   const auto same = [](auto e) { CHECK(matches(eval(e), oracle::value(e))); };
   same(max_pool2d<Size, O>(x));
   same(max_pool2d<Size, O>(transpose<1, 2>(x)));
-  const auto positions = eval(apply<op::arg_window_max, detail::pool_attributes<Size, O>>(x));
+  const auto positions = eval(apply<op::arg_window_max, typename detail::pool_layout<Size, O>::of_maxima>(x));
   std::vector<std::int64_t> expected;
   const index_t step_down = O.stride.height ? O.stride.height : Size.height,
                 step_across = O.stride.width ? O.stride.width : Size.width;
@@ -147,6 +147,8 @@ TEST_CASE("the largest elements of windows, at the border, of several equal ones
                                                                 with_nan);
         pool<4, pool_options{.stride = 1, .padding = 2}, float>("4, stride 1, padding 2", rows, columns,
                                                                 with_nan);
+        pool<3, pool_options{.stride = {3, 2}, .padding = {0, 1}, .ceil_mode = true}, float>(
+            "3, to the end", rows, columns, with_nan);
         pool<3, pool_options{.stride = 2, .padding = 1}, double>("f64", rows, columns, with_nan);
         pool<3, pool_options{.stride = 1, .padding = 1}, std::int32_t>("i32", rows, columns, false);
       }

@@ -61,12 +61,57 @@ TEST_CASE("random: two occurrences, two programs and two steps differ; a step ca
   CHECK(draw(b, 0).first != first.first);
 }
 
+TEST_CASE("normal_like: the distribution, its types, and no draw like another") {
+  const auto moments = [](auto like) {
+    const auto x = eval(cast<double>(normal_like(like))).to_vector();
+    const auto n = static_cast<double>(x.size());
+    double sums[4]{};
+    for (double e : x)
+      for (int k = 0; k < 4; ++k) sums[k] += std::pow(e, k + 1) / n;
+    CHECK(std::abs(sums[0]) < 0.02);  // with 100,000 elements four deviations are 0.013
+    CHECK(sums[1] == doctest::Approx(1).epsilon(0.02));
+    CHECK(std::abs(sums[2]) < 0.06);
+    CHECK(sums[3] == doctest::Approx(3).epsilon(0.06));
+    // The shares below -2, -1, 0, 1 and 2 of a normal distribution.
+    const std::pair<double, double> below[] = {
+        {-2, 0.02275}, {-1, 0.158655}, {0, 0.5}, {1, 0.841345}, {2, 0.97725}};
+    for (const auto& [limit, share] : below) {
+      const auto count = std::count_if(x.begin(), x.end(), [&](double e) { return e < limit; });
+      CHECK(static_cast<double>(count) / n == doctest::Approx(share).epsilon(0.02));
+    }
+  };
+  const index_t n = 100'000;
+  moments(ones_of(n));
+  moments(full<double>(extents<100, 1000>{}, 1.0));
+  moments(full<bfloat16>(extents<dyn>{n}, bfloat16(1.0f)));
+  moments(full<float16>(extents<dyn>{n}, float16(1.0f)));
+  static_assert(std::is_same_v<decltype(normal_like(zeros<bfloat16>(extents<2>{})))::value_type, bfloat16>);
+  CHECK(eval(normal_like(zeros<float>(extents<dyn, 3>{0}))).size() == 0);
+  // What is drawn is not a function of the elements, and has no derivative.
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(eval(all(isfinite(normal_like(full<float>(extents<100>{}, nan))))).item());
+  auto x = ones_of(100);
+  context c;
+  const auto noise = [&] {
+    c.begin_step(0);
+    return eval(normal_like(x), c).to_vector();
+  };
+  CHECK(noise() == noise());
+  auto e = normal_like(x);
+  CHECK(eval(sum(abs(e - e))).item() == 0);
+  CHECK(eval(amin(abs(normal_like(x) - normal_like(x)))).item() > 0);
+  tape steps;
+  steps.backward(steps.eval(sum(x * 3.0f + e)));
+  CHECK(x.grad().to_vector() == std::vector<float>(100, 3.0f));
+}
+
 TEST_CASE("random: bits do not depend on the number of threads") {
   const device one(std::make_shared<cpu::cpu_backend>(1)), two(std::make_shared<cpu::cpu_backend>(2));
   context a(one), b(two);
   const auto x = full<float>(extents<dyn>{100'001}, 1.0f, one),
              y = full<float>(extents<dyn>{100'001}, 1.0f, two);
   CHECK(eval(uniform_like(x), a).to_vector() == eval(uniform_like(y), b).to_vector());
+  CHECK(eval(normal_like(x), a).to_vector() == eval(normal_like(y), b).to_vector());
 }
 
 TEST_CASE("random: dropout in each block of a repeat is its own") {

@@ -131,6 +131,9 @@ TEST_CASE("types: ops that keep integers, and those that make f32 of them") {
   CHECK(eval(square(x)).to_vector() == std::vector<std::int32_t>{9, 0, 16});
   CHECK(eval(relu(x)).to_vector() == std::vector<std::int32_t>{0, 0, 4});
   CHECK(eval(clamp(x, -1, 2)).to_vector() == std::vector<std::int32_t>{-1, 0, 2});
+  CHECK(eval(clamp_min(x, -1)).to_vector() == std::vector<std::int32_t>{-1, 0, 4});
+  CHECK(eval(clamp_max(x, 2)).to_vector() == std::vector<std::int32_t>{-3, 0, 2});
+  CHECK(same(eval(clamp_min(x, 0.5f)).to_vector(), {0.5f, 0.5f, 4}));
   CHECK(eval(sign(x)).to_vector() == std::vector<std::int32_t>{-1, 0, 1});
   CHECK(same(eval(sigmoid(x)).to_vector(), {0.04742587f, 0.5f, 0.98201376f}));
   CHECK(same(eval(gelu(x)).to_vector(), eval(gelu(cast<float>(x))).to_vector()));
@@ -171,6 +174,24 @@ TEST_CASE("clamp: the gradient passes where low <= x <= high") {
   CHECK(same(g[1], {1, 0, 0, 0}));
   CHECK(same(g[2], {0, 1, 1, 0}));
   CHECK(eval(clamp(vector_of({1}), 2.0f, 1.0f)).item() == 1);
+}
+
+TEST_CASE("clamp_min, clamp_max: the gradient at the bound, NaN, bounds that broadcast") {
+  auto x = tracked({NaN, 1, 2, 3, inf, -inf, 2, NaN}), bound = tracked({2, NaN, 2, 2, 2, 2, inf, NaN});
+  CHECK(same(eval(clamp_min(x, bound)).to_vector(), {NaN, NaN, 2, 3, inf, 2, inf, NaN}));
+  CHECK(same(eval(clamp_max(x, bound)).to_vector(), {NaN, NaN, 2, 2, 2, -inf, 2, NaN}));
+  auto g = gradients([](auto a, auto b) { return clamp_min(a, b); }, x, bound);
+  CHECK(same(g[0], {0, 0, 1, 1, 1, 0, 0, 0}));
+  CHECK(same(g[1], {0, 0, 0, 0, 0, 1, 1, 0}));
+  x.zero_grad(), bound.zero_grad();
+  g = gradients([](auto a, auto b) { return clamp_max(a, b); }, x, bound);
+  CHECK(same(g[0], {0, 0, 1, 0, 0, 1, 1, 0}));
+  CHECK(same(g[1], {0, 0, 0, 1, 1, 0, 0, 0}));
+  CHECK(same(eval(clamp_min(x, NaN)).to_vector(), std::vector<float>(8, NaN)));
+  CHECK(same(eval(clamp_max(3.0f, vector_of({2, 4}))).to_vector(), {2, 3}));
+  CHECK(eval(clamp_min(zeros<float>(extents<dyn, 3>{0}), ones<float>(extents<3>{}))).size() == 0);
+  CHECK_THROWS_WITH_AS(eval(clamp_min(vector_of({1, 2}), vector_of({1, 2, 3}))),
+                       doctest::Contains("clamp_min"), shape_error);
 }
 
 TEST_CASE("pow, division: gradients at 0 and at denormal numbers") {

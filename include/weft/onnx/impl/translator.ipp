@@ -115,7 +115,6 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
     case detail::number_of<op::conv2d>:
     case detail::number_of<op::conv_transpose2d>:
     case detail::number_of<op::max_pool2d>:
-    case detail::number_of<op::avg_pool2d>:
     case detail::number_of<op::dropout>:  // refused under their own names
     case detail::number_of<op::bernoulli>:
     case detail::number_of<op::multinomial>:
@@ -125,6 +124,8 @@ WEFT_DEFINE bool has_operator(const graph::compute_graph& g, const graph::node& 
     case detail::number_of<op::amin>:
     case detail::number_of<op::sort>:
     case detail::number_of<op::topk>: return true;
+    case detail::number_of<op::avg_pool2d>:  // of zeros around, or without any
+      return n.at[2] == n.at[3] || n.at[4] == 0;
     case detail::number_of<op::standardize>:  // epsilons are f32
     case detail::number_of<op::batch_norm>:
       for (int k = 0; k < n.operands; ++k)

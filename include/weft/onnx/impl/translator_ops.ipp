@@ -132,12 +132,13 @@ WEFT_DEFINE std::string translator::convolution(const node& n, const char* op) {
 /// in f64.
 WEFT_DEFINE std::string translator::pool2d(const node& n, const char* op) {
   const auto size = height_width::of(n.at[0]), step = height_width::of(n.at[1]),
-             padding = height_width::of(n.at[2]);
+             before = height_width::of(n.at[2]), after = height_width::of(n.at[3]);
   const dtype t = is_floating(n.result.type) ? compute_type(n.result.type) : dtype::f64;
   attribute_list at{{"kernel_shape", integers{size.height, size.width}},
                     {"strides", integers{step.height, step.width}},
-                    {"pads", integers{padding.height, padding.width, padding.height, padding.width}}};
-  if (n.op == &graph::info_of<op::avg_pool2d>) at.push_back({"count_include_pad", std::int64_t{1}});
+                    {"pads", integers{before.height, before.width, after.height, after.width}}};
+  if (n.op == &graph::info_of<op::avg_pool2d>)
+    at.push_back({"count_include_pad", std::int64_t{n.at[4] != 0}});
   integers added;
   for (int d = n.result.extents.order; d < 4; ++d) added.push_back(4 - 1 - d);
   std::string x = operand_as(n, 0, t);

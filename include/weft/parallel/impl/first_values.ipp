@@ -13,8 +13,12 @@ namespace parallel {
 namespace detail {
 
 WEFT_DEFINE initializer_fields fields_of(const tensor_state& t) {
-  return {static_cast<std::int64_t>(t.init.kind), std::bit_cast<std::int64_t>(t.init.scale),
-          static_cast<std::int64_t>(t.init.seed), static_cast<std::int64_t>(t.init.stream)};
+  return {static_cast<std::int64_t>(t.init.kind),
+          std::bit_cast<std::int64_t>(t.init.scale),
+          static_cast<std::int64_t>(t.init.seed),
+          static_cast<std::int64_t>(t.init.stream),
+          t.init.zeros_begin,
+          t.init.zeros_end};
 }
 
 WEFT_DEFINE std::uint64_t digest(const tensor_state& t) {
@@ -110,8 +114,12 @@ WEFT_DEFINE void take_initializers(communicator& ranks, const comm_options& o,
   ranks.broadcast(all, 0, o).wait();
   const std::int64_t* f = all.data();
   for (const state_ptr& p : parameters) {
-    p->init = {static_cast<initializer::distribution>(f[0]), std::bit_cast<double>(f[1]),
-               static_cast<std::uint64_t>(f[2]), static_cast<std::uint64_t>(f[3])};
+    p->init = {static_cast<initializer::distribution>(f[0]),
+               std::bit_cast<double>(f[1]),
+               static_cast<std::uint64_t>(f[2]),
+               static_cast<std::uint64_t>(f[3]),
+               f[4],
+               f[5]};
     f += std::tuple_size_v<initializer_fields>;
   }
 }
