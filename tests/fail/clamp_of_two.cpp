@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: clamp: clamp(x, low, high); one bound alone: clamp_min(x, low), clamp_max(x, high)
+// within 10: clamp: an argument is missing: clamp(x, low, high); for one bound, clamp_min(x, low) or clamp_max(x, high)
 #include <weft/weft.hpp>
 using namespace weft;
 

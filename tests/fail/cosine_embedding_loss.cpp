@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: cosine_embedding_loss: x and y must have one shape [..., C], and targets, 1 or -1, the shape [...]
+// within 12: cosine_embedding_loss: x and y must have the same shape [..., C], and targets, 1 or -1, the shape [...]
 #include <weft/weft.hpp>
 using namespace weft;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: embedding: the padding index must be that of a row of the table
+// within 12: embedding: the padding index must be from 0 to V - 1
 #include <weft/weft.hpp>
 using namespace weft;
 

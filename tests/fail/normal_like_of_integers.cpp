@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: normal_like: the elements are of a floating type
+// within 12: normal_like: the element type must be floating
 #include <weft/weft.hpp>
 using namespace weft;
 

@@ -16,11 +16,11 @@
 namespace weft {
 
 /// As the padding of a convolution with stride 1: dilation (size - 1) / 2, which gives the result the extents
-/// of the image. PyTorch's padding="same", for windows with a middle element or gap: odd sizes, and even sizes
-/// with an even dilation.
+/// of the image. PyTorch's padding="same", for windows with a middle element or gap: odd sizes, and even
+/// sizes with an even dilation.
 inline constexpr height_width same_padding = std::numeric_limits<index_t>::min();
-/// The steps between windows, the zeros around the image (or same_padding), the steps within a window, and the
-/// groups of channels, as torch.nn.Conv2d.
+/// The steps between windows, the zeros around the image (or same_padding), the steps within a window, and
+/// the groups of channels, as torch.nn.Conv2d.
 struct conv_options {
   height_width stride = 1, padding = 0, dilation = 1;
   index_t groups = 1;

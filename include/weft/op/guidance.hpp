@@ -81,9 +81,10 @@ constexpr void min(X, Rest...) {
 template <operand X, operand B>
   requires operands<X, B>
 constexpr void clamp(X, B) {
-  static_assert(detail::unsupported<X>,
-                "weft: clamp: an argument is missing: clamp(x, low, high); for one bound, clamp_min(x, low) or "
-                "clamp_max(x, high)");
+  static_assert(
+      detail::unsupported<X>,
+      "weft: clamp: an argument is missing: clamp(x, low, high); for one bound, clamp_min(x, low) or "
+      "clamp_max(x, high)");
 }
 template <expression X>
 constexpr void dropout(X) {

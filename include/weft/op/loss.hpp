@@ -349,11 +349,11 @@ constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double marg
                               detail::in_floats(std::move(positive)), detail::in_floats(std::move(negative)));
 }
 
-/// The mean (or sum, or elements) over rows of 1 - c where the target is 1, and of max(c - margin, 0) where it
-/// is -1, with c the cosine of the angle between x and y along the last dim, as PyTorch computes it: sum(x y)
-/// / sqrt((sum(x^2) + 1e-12) (sum(y^2) + 1e-12)). Targets are not checked; others have loss 0. x and y must
-/// have the same shape [..., C], and targets, of any signed type, must be [...]: other static extents do not
-/// compile, dynamic ones throw shape_error at evaluation.
+/// The mean (or sum, or elements) over rows of 1 - c where the target is 1, and of max(c - margin, 0) where
+/// it is -1, with c the cosine of the angle between x and y along the last dim, as PyTorch computes it: sum(x
+/// y) / sqrt((sum(x^2) + 1e-12) (sum(y^2) + 1e-12)). Targets are not checked; others have loss 0. x and y
+/// must have the same shape [..., C], and targets, of any signed type, must be [...]: other static extents do
+/// not compile, dynamic ones throw shape_error at evaluation.
 ///   auto loss = cosine_embedding_loss(embed(x), embed(y), same, 0.5);        // [B, C], [B, C], [B]
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y, expression Target>
 constexpr auto cosine_embedding_loss(X x, Y y, Target target, double margin = 0) {

@@ -258,12 +258,12 @@ constexpr auto in_common_type(F f, A a, B b) {
 }
 }  // namespace detail
 
-/// The cosine of the angle between `a` and `b` along dim Dim of their common shape, by default the last, which
-/// is removed: the sum of a / max(|a|, eps) b / max(|b|, eps), in [-1, 1] up to rounding.
-/// torch.nn.functional.cosine_similarity, whose dim is 1 by default. Other dims broadcast: all pairs of rows of
-/// a [N, 1, C] and b [M, C] are [N, M]. The extents along Dim must be equal: other static extents do not
-/// compile, dynamic ones throw shape_error at evaluation. Integers become f32; bf16 and f16 are computed in f32
-/// and rounded once. Throws value_error if eps is negative or NaN.
+/// The cosine of the angle between `a` and `b` along dim Dim of their common shape, by default the last,
+/// which is removed: the sum of a / max(|a|, eps) b / max(|b|, eps), in [-1, 1] up to rounding.
+/// torch.nn.functional.cosine_similarity, whose dim is 1 by default. Other dims broadcast: all pairs of rows
+/// of a [N, 1, C] and b [M, C] are [N, M]. The extents along Dim must be equal: other static extents do not
+/// compile, dynamic ones throw shape_error at evaluation. Integers become f32; bf16 and f16 are computed in
+/// f32 and rounded once. Throws value_error if eps is negative or NaN.
 ///   auto nearest = argmax<1>(cosine_similarity(unsqueeze<1>(queries), keys));      // [N, C], [M, C] -> [N]
 template <index_t Dim = -1, expression A, expression B>
 constexpr auto cosine_similarity(A a, B b, double eps = 1e-8) {

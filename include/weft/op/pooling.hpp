@@ -156,9 +156,10 @@ constexpr pool_options pool_along_width(pool_options o) {
 
 /// The largest element of each window of the last two dims: [..., H, W] -> [..., (H + 2 padding - height) /
 /// stride + 1, ...], for two to four dims and every type but bool. The stride is the window size unless
-/// O.stride is given. The quotient is rounded down; with O.ceil_mode it is rounded up, but a window that would
-/// start after the elements and the padding before them is omitted. Padding, at most half a window, is never
-/// the largest; a NaN is. The gradient goes to the first of equal elements. torch.nn.functional.max_pool2d.
+/// O.stride is given. The quotient is rounded down; with O.ceil_mode it is rounded up, but a window that
+/// would start after the elements and the padding before them is omitted. Padding, at most half a window, is
+/// never the largest; a NaN is. The gradient goes to the first of equal elements.
+/// torch.nn.functional.max_pool2d.
 ///
 ///   max_pool2d<3, pool_options{.stride = 2, .padding = 1}>(x)
 template <height_width Size, pool_options O = pool_options{}, expression X>

@@ -154,9 +154,9 @@ auto uniform_like(X x) {
   return detail::apply_drawing<op::uniform_like>(std::move(x));
 }
 /// Standard normal numbers with the shape and floating dtype of `x`, of magnitude at most 5.77, by the
-/// Box-Muller transform (1958) of two draws of uniform_like; bf16 and f16 are computed in f32 and rounded once.
-/// Drawn like those of dropout. No derivative. torch.randn_like in an expression; randn_like(x, key) creates a
-/// tensor.
+/// Box-Muller transform (1958) of two draws of uniform_like; bf16 and f16 are computed in f32 and rounded
+/// once. Drawn like those of dropout. No derivative. torch.randn_like in an expression; randn_like(x, key)
+/// creates a tensor.
 ///   auto z = mean + exp(0.5f * log_variance) * normal_like(mean);        // torch.normal(mean, deviation)
 template <expression X>
 auto normal_like(X x) {

@@ -112,8 +112,8 @@ void adam_update(const parameter_update<T>& u, const adam_settings& s) {
   const auto first = u.state("exp_avg"), second = u.state("exp_avg_sq");
   const auto decayed_first = first * b1, decayed_second = second * b2;
   const auto slope = u.gradient();
-  // Assigns the parameter and its state; size_of(v, f) calls f with the root by which the step is divided, and
-  // the new values of `largest`.
+  // Assigns the parameter and its state; size_of(v, f) calls f with the root by which the step is divided,
+  // and the new values of `largest`.
   const auto assign = [&](auto size_of, const auto&... largest) {
     u.assign(let(u.value(),
                  [&](auto value) {
