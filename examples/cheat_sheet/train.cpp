@@ -125,8 +125,8 @@ int main() {
   adamw optimizer{.lr = 1e-3};
   //| torch.optim.Adam(model.parameters(), lr=1e-3) | Adam(model->parameters(), 1e-3) | - | -
   adam without_decay{.lr = 1e-3};
-  //| AdamW(model.parameters(), lr=1e-3, amsgrad=True) | AdamW(model->parameters(), AdamWOptions(1e-3).amsgrad(true)) | - | -
-  adamw of_the_largest{.lr = 1e-3, .amsgrad = true};
+  //| AdamW(model.parameters(), lr=1e-3, amsgrad=True) | AdamW(model->parameters(), AdamWOptions(1e-3).amsgrad(true)) | - | - | amsgrad of_the_largest{adamw{.lr = 1e-3}}
+  amsgrad of_the_largest{adamw{.lr = 1e-3}};
   //| torch.optim.Muon(model.parameters(), lr=0.02) | - | - | -
   muon for_matrices{.lr = 0.02};
   //| torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe") | LBFGS(model->parameters(), LBFGSOptions().line_search_fn("strong_wolfe")) | - | -

@@ -30,5 +30,6 @@
 #include <weft/nn/transformer.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/optim/parameter_groups.hpp>
+#include <weft/optim/amsgrad.hpp>
 #include <weft/optim/rmsprop.hpp>
 #include <weft/optim/schedule.hpp>

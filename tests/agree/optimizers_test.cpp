@@ -60,8 +60,8 @@ TEST_CASE("Adam and AdamW") {
   steps_of("adam", adam{.lr = 0.01});
   steps_of("adam_decay", adam{.lr = 0.01, .weight_decay = 0.1});
   steps_of("adamw", adamw{.lr = 0.01});
-  steps_of("adam_amsgrad", adam{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true});
-  steps_of("adamw_amsgrad", adamw{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.5, .amsgrad = true});
+  steps_of("adam_amsgrad", amsgrad{adam{.lr = 0.01, .weight_decay = 0.1}});
+  steps_of("adamw_amsgrad", amsgrad{adamw{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.5}});
 }
 
 TEST_CASE("RMSprop and Adagrad") {

@@ -270,7 +270,7 @@ OPTIMIZERS = {
     "nesterov": ("sgd{.lr = 0.05, .momentum = 0.8, .nesterov = true}", "SGD(p, lr=0.05, momentum=0.8, nesterov=True)"),
     "adam": ("adam(0.01)", "Adam(p, lr=0.01)"),
     "adamw": ("adamw{.lr = 0.01}", "AdamW(p, lr=0.01)"),
-    "amsgrad": ("adamw{.lr = 0.01, .amsgrad = true}", "AdamW(p, lr=0.01, amsgrad=True)"),
+    "amsgrad": ("amsgrad{adamw{.lr = 0.01}}", "AdamW(p, lr=0.01, amsgrad=True)"),
     "rmsprop": ("rmsprop{.lr = 0.01}", "RMSprop(p, lr=0.01)"),
 }
 

@@ -87,7 +87,6 @@ struct adam_settings {
   double lr, beta1, beta2, eps;
   double decay;              // lr * decay * value is subtracted from the value
   double decay_in_gradient;  // decay_in_gradient * value is added to the gradient
-  bool amsgrad;              // divides by the root of the largest exp_avg_sq so far
   std::int64_t steps;
 
   void check(const char* optimizer) const {
@@ -99,7 +98,8 @@ struct adam_settings {
   }
 };
 
-template <element T>
+/// `Amsgrad`: divides by the root of the largest exp_avg_sq so far (amsgrad.hpp).
+template <bool Amsgrad, element T>
 void adam_update(const parameter_update<T>& u, const adam_settings& s) {
   const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.steps));
   const double correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.steps));
@@ -129,7 +129,7 @@ void adam_update(const parameter_update<T>& u, const adam_settings& s) {
                  }),
              first, second, largest...);
   };
-  if (s.amsgrad) {
+  if constexpr (Amsgrad) {
     const auto largest = u.state("max_exp_avg_sq");
     assign(
         [&](auto v, auto f) { return let(maximum(largest, v), [&](auto top) { return f(sqrt(top), top); }); },
@@ -139,25 +139,23 @@ void adam_update(const parameter_update<T>& u, const adam_settings& s) {
   }
 }
 #ifdef WEFT_COMPILED
-extern template void adam_update(const parameter_update<float>&, const adam_settings&);
-extern template void adam_update(const parameter_update<double>&, const adam_settings&);
-extern template void adam_update(const parameter_update<bfloat16>&, const adam_settings&);
-extern template void adam_update(const parameter_update<float16>&, const adam_settings&);
+extern template void adam_update<false>(const parameter_update<float>&, const adam_settings&);
+extern template void adam_update<false>(const parameter_update<double>&, const adam_settings&);
+extern template void adam_update<false>(const parameter_update<bfloat16>&, const adam_settings&);
+extern template void adam_update<false>(const parameter_update<float16>&, const adam_settings&);
 #endif
 }  // namespace detail
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW; with `amsgrad`, the
-/// variant of Reddi, Kale and Kumar (2018). State: "exp_avg" and "exp_avg_sq", and "max_exp_avg_sq" from the
-/// first step with amsgrad. Unlike PyTorch's, biases are corrected by the steps of
-/// the optimizer, also of a parameter whose first gradient comes later (docs/semantics.md). Throws
-/// value_error at a step if a setting is negative or NaN, or beta1 or beta2 is 1 or more.
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW. State: "exp_avg" and
+/// "exp_avg_sq". Unlike PyTorch's, biases are corrected by the steps of the optimizer, also of a parameter
+/// whose first gradient comes later (docs/semantics.md). Throws value_error at a step if a setting is
+/// negative or NaN, or beta1 or beta2 is 1 or more.
 struct adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
   int decay_from_order = 0;  // parameters of lower order (biases, norms) are not decayed
-  bool amsgrad = false;      // divides by the root of the largest exp_avg_sq so far
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
@@ -176,16 +174,15 @@ struct adamw {
                   "it clears the gradients");
   }
 
-  template <element T>
+  /// `Amsgrad`: see amsgrad.hpp.
+  template <bool Amsgrad = false, element T>
   void update(const parameter_update<T>& u) const {
-    detail::adam_update(u, settings(u.order() >= decay_from_order ? weight_decay : 0));
+    detail::adam_update<Amsgrad>(u, settings(u.order() >= decay_from_order ? weight_decay : 0));
   }
   void check() const { settings(weight_decay).check(saved_as); }
 
  private:
-  detail::adam_settings settings(double decay) const {
-    return {lr, beta1, beta2, eps, decay, 0, amsgrad, steps};
-  }
+  detail::adam_settings settings(double decay) const { return {lr, beta1, beta2, eps, decay, 0, steps}; }
 };
 
 /// Adam (Kingma and Ba, 2015), as torch.optim.Adam: weight decay is added to the gradient. Otherwise as
@@ -196,7 +193,6 @@ struct adam {
   double eps = 1e-8;
   double weight_decay = 0;
   int decay_from_order = 0;  // as in adamw
-  bool amsgrad = false;      // as in adamw
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
@@ -208,16 +204,15 @@ struct adam {
     update_parameters(*this, model, scale, c);
   }
 
-  template <element T>
+  /// `Amsgrad`: see amsgrad.hpp.
+  template <bool Amsgrad = false, element T>
   void update(const parameter_update<T>& u) const {
-    detail::adam_update(u, settings(u.order() >= decay_from_order ? weight_decay : 0));
+    detail::adam_update<Amsgrad>(u, settings(u.order() >= decay_from_order ? weight_decay : 0));
   }
   void check() const { settings(weight_decay).check(saved_as); }
 
  private:
-  detail::adam_settings settings(double decay) const {
-    return {lr, beta1, beta2, eps, 0, decay, amsgrad, steps};
-  }
+  detail::adam_settings settings(double decay) const { return {lr, beta1, beta2, eps, 0, decay, steps}; }
 };
 
 }  // namespace weft

@@ -6,9 +6,9 @@
 
 namespace weft::detail {
 
-template void adam_update(const parameter_update<float>&, const adam_settings&);
-template void adam_update(const parameter_update<double>&, const adam_settings&);
-template void adam_update(const parameter_update<bfloat16>&, const adam_settings&);
-template void adam_update(const parameter_update<float16>&, const adam_settings&);
+template void adam_update<false>(const parameter_update<float>&, const adam_settings&);
+template void adam_update<false>(const parameter_update<double>&, const adam_settings&);
+template void adam_update<false>(const parameter_update<bfloat16>&, const adam_settings&);
+template void adam_update<false>(const parameter_update<float16>&, const adam_settings&);
 
 }  // namespace weft::detail
