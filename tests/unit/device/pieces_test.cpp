@@ -212,8 +212,7 @@ TEST_CASE("pieces: three steps of every optimiser") {
   CHECK(optimizer_differences(sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true}, {"momentum"}) == 0);
   CHECK(optimizer_differences(adam{.lr = 0.01}, {"exp_avg", "exp_avg_sq"}) == 0);
   CHECK(optimizer_differences(adamw{.lr = 0.01}, {"exp_avg", "exp_avg_sq"}) == 0);
-  CHECK(optimizer_differences(amsgrad{adamw{.lr = 0.01}},
-                              {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}) == 0);
+  CHECK(optimizer_differences(amsgrad{adamw{.lr = 0.01}}, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}) == 0);
 }
 
 namespace {
