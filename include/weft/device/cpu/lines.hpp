@@ -32,7 +32,7 @@ class grouped_lines {
   index_t step(const strided& t) const { return across_ < 0 ? 0 : t.stride[across_]; }
   /// The offset of the first element of a group.
   index_t offset(const strided& t, index_t group) const {
-    index_t stride[max_order];
+    index_t stride[max_order] = {};
     std::copy(t.stride, t.stride + groups_.order, stride);
     if (across_ >= 0) stride[across_] *= width_;
     return element_offset(groups_, stride, 0, groups_.order, group);
