@@ -106,10 +106,11 @@ class weights_writer {
 
 /// Writes parameters and buffers of a bound model to one safetensors file, which `io::load`, load_weights,
 /// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
-/// their parts in pieces of at most 1 MiB, so that no rank needs more memory. The run's time-out must be
-/// longer than the whole operation takes. `calls` are replaced in tests. Throws io_error on all ranks if the
-/// file cannot be written, `path` has the extension of another format, or `options.as` is not a
-/// floating-point dtype. Collective.
+/// their parts in pieces of at most 1 MiB, so that no rank needs more memory. Between two averagings of
+/// `local_steps`, the parameters of the first ranks are written. The run's time-out must be longer than the
+/// whole operation takes. `calls` are replaced in tests. Throws io_error on all ranks if the file cannot be
+/// written, `path` has the extension of another format, or `options.as` is not a floating-point dtype.
+/// Collective.
 template <class Run>
 void save_weights(const std::string& path, Run& run, io::save_options options = {},
                   io::file_calls& calls = io::system_calls()) {
