@@ -357,13 +357,13 @@ constexpr auto triplet_margin_loss(A anchor, P positive, N negative, double marg
 ///   auto loss = cosine_embedding_loss(embed(x), embed(y), same, 0.5);        // [B, C], [B, C], [B]
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y, expression Target>
 constexpr auto cosine_embedding_loss(X x, Y y, Target target, double margin = 0) {
-  constexpr auto of_rows = [](shape s) {
+  constexpr auto without_last_dim = [](shape s) {
     --s.order;
     return s;
   };
   static_assert(
       X::static_shape.order > 0 && detail::can_be_equal(X::static_shape, Y::static_shape) &&
-          detail::can_be_equal(of_rows(X::static_shape), Target::static_shape),
+          detail::can_be_equal(without_last_dim(X::static_shape), Target::static_shape),
       "weft: cosine_embedding_loss: x and y must have the same shape [..., C], and targets, 1 or -1, "
       "the shape [...]");
   const auto losses = [&](auto of_x, auto of_y) {

@@ -188,7 +188,7 @@ class checkpointer {
       if (newer.empty() || newer == text) throw io_error(failure);
       text = newer;
     }
-    run_->reload(true);
+    run_->reload(true);  // the same elements on all ranks
     run_->reset_hook();
     restore_randomness(index);
     id_.run = index.id.run;

@@ -149,7 +149,7 @@ void load_weights(const std::string& path, Run& run, const io::load_options& opt
     for (const detail::tensor_in_file& w : wanted)
       for (const stored_box& p : w.to->parts) io::read_shared(w.from, p, *w.to->local);
   });
-  run.reload(true);
+  run.reload(true);  // the same elements on all ranks
 }
 
 }  // namespace weft
