@@ -14,36 +14,46 @@ namespace {
 
 using namespace launcher;
 
-constexpr const char* usage =
-    "launch [-n RANKS] [-H HOST[:RANKS],...] [-c gloo|mpi] [-r RESTARTS [-m MICRO] [-p COPY] [-b SECONDS]]\n"
-    "       [-g SECONDS] PROGRAM [ARGUMENT...]\n"
-    "\n"
-    "  launch -n 4 train_gpt --comm gloo ...                    on this machine\n"
-    "  launch -n 8 -H node1:6,node2:2 train_gpt --comm mpi ...  on several, by mpirun\n"
-    "  launch -n 4 -r 100 -m 8 train_gpt --checkpoint run ...   goes on when ranks are lost\n"
-    "\n"
-    "A rank finds its place in WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK (under mpirun, in mpirun's\n"
-    "variables), and where to meet the other ranks in MASTER_ADDR, on the first host, MASTER_PORT and\n"
-    "WEFT_JOB_TOKEN.\n"
-    "\n"
-    "When a rank fails, the others have 5 seconds to report why; then they are terminated, and killed after\n"
-    "5 more. SIGINT, SIGTERM and SIGHUP ask the ranks to save and exit (by SIGTERM, through mpirun by\n"
-    "SIGUSR1); ranks are killed after -g seconds (60), or at once, with exit code 130, on a second signal.\n"
-    "When launch itself is killed, so are the ranks.\n"
-    "\n"
-    "Exit codes of a rank: 0 done, 1 failed, 2 bad use or a disk that cannot be written, 3 failed because "
-    "of\n"
-    "another rank, 130 asked to exit, and saved. The job's code is that of the rank at fault.\n"
-    "\n"
-    "-r: the program is started again, on the ranks that are left, with --comm C --accumulate MICRO/copies\n"
-    "--resume, unless the code is 0, 2 or 130, it cannot be run, or all ranks fail alike. -m: micro-batches\n"
-    "of a step, which all ranks together always compute (RANKS). -p: a copy of the model takes so many "
-    "ranks,\n"
-    "stages of a pipeline for example (--mesh pp=COPY,dp=auto): only multiples of it are started, and MICRO\n"
-    "is divided among copies. A lost place is used again after -b seconds\n"
-    "(300): the ranks are asked to save and end, and more are started. With -H, a host counts while\n"
-    "`ssh HOST true` works, which is looked at as often: when one of a job does not answer twice, the ranks\n"
-    "are asked to save and end, killed after -g seconds, and started without it.\n";
+constexpr const char* usage = R"(usage: launch [OPTION...] PROGRAM [ARGUMENT...]
+
+Starts PROGRAM on several ranks. Defaults are in parentheses.
+
+  -n RANKS                  number of ranks (one per hardware thread of this machine)
+  -H HOST[:RANKS],...       hosts to start them on, by mpirun (this machine)
+  -c gloo|mpi               with mpi, ranks of this machine are started by mpirun, too (gloo)
+  -g SECONDS                how long ranks that were asked to exit may take to save (60)
+  -r RESTARTS               restarts the program when ranks are lost, at most so many times (0)
+  -m MICRO                  with -r: micro-batches of a step on all ranks together (RANKS / COPY)
+  -p COPY                   with -r: ranks of one copy of the model, the stages of a pipeline, for example (1)
+  -b SECONDS                with -r: how long until a lost place is tried again (300)
+  -h                        prints this text
+
+  launch -n 4 train_gpt --comm gloo ...                    on this machine
+  launch -n 8 -H node1:6,node2:2 train_gpt --comm mpi ...  on two hosts, by mpirun
+  launch -n 4 -r 100 -m 8 train_gpt --checkpoint run ...   continues when ranks are lost
+
+Environment of a rank
+  WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK say which rank it is (under mpirun, mpirun's variables);
+  MASTER_ADDR, a name of the first host, MASTER_PORT and WEFT_JOB_TOKEN say where the ranks meet.
+
+Failures and signals
+  When a rank fails, the others have 5 seconds to report why; then they are terminated, and killed 5 seconds
+  later. SIGINT, SIGTERM and SIGHUP ask the ranks to save and exit (they get SIGTERM, through mpirun SIGUSR1).
+  Ranks still running after -g seconds are killed; a second signal kills them at once (exit code 130). When
+  launch itself is killed, so are the ranks.
+
+Exit codes of a rank
+  0 done, 1 failed, 2 bad usage or a disk that cannot be written, 3 failed because of another rank, 130 asked
+  to exit, and saved. launch returns the code of the rank at fault.
+
+Restarts
+  With -r, the program is started again on the ranks that are left, with --comm, --accumulate MICRO/copies and
+  --resume, unless its code is 0, 2 or 130, it cannot be run, or all ranks fail alike. The number of ranks is
+  always a multiple of COPY (--mesh pp=COPY,dp=auto). When a lost place can be tried again, the ranks are
+  asked to save and exit, and more are started. With -H, a host is used while `ssh HOST true` succeeds,
+  which is tried every -b seconds: if a host of the job fails to answer twice, the ranks are asked to save and
+  exit, and are started without it.
+)";
 
 struct bad_usage : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -15,7 +15,7 @@
 
 struct settings {
   gpt2::config model;
-  std::vector<std::string> data;
+  std::vector<std::string> data, eval_data;
   weft::index_t batch = 12, steps = 200, warmup = 0;
   weft::index_t accumulate = 0;  // micro-batches per step on each data rank; 0: set by job::resolved
   double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1.0;
@@ -40,31 +40,58 @@ struct settings {
   bool sequence_parallel = false, graph = false, tf32 = false;
 };
 
-inline constexpr const char* usage =
-    "train_gpt --data FILE_OR_DIR... [--layers 4 --heads 4 --width 128 --context 64 --batch 12]\n"
-    "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --lr-schedule constant|cosine]\n"
-    "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
-    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256]\n"
-    "  [--device cpu|opencl[:N]|cuda[:N]|auto   without a number that of LOCAL_RANK]   [--list-devices]\n"
-    "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
-    "  [--checkpoint DIR --checkpoint-every 100 --keep 2 --resume] [--eval-every N]\n"
-    "  [--on-write-error stop|continue]   of the log and checkpoints\n"
-    "  [--sample N --prompt TEXT]\n"
-    "  [--ranks N --comm threads|gloo|mpi|nccl --strategy single|ddp|zero1|zero2|zero3|hybrid:K]\n"
-    "  [--timeout 600] [--profile F.json   where the time goes: a table, and a trace for ui.perfetto.dev]\n"
-    "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, dp or fsdp may be auto; with fsdp\n"
-    "    --strategy zero1|zero2|zero3 says what is divided\n"
-    "    --sequence-parallel   activations by positions along tp\n"
-    "    --context-parallel ring|ulysses   positions of sequences along cp=2\n"
-    "    --schedule NAME|F.csv --microbatches M   (--accumulate; 2 x pp)\n"
-    "    --stages 3,3   blocks of each chunk   --timeline F.svg   of the last step]\n"
-    "  [--experts N:K   N experts per block, K per token; divided by --mesh fsdp=2,ep=2]\n"
-    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
-    "[--memory-limit BYTES, 800M, 1.5G]\n"
-    "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
-    "  [--graph]   records a step as a CUDA graph   [--tf32]   f32 products on tensor cores of CUDA\n"
-    "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
-    "--batch and --threads are per rank; mpirun and launch set --ranks.\n";
+inline constexpr const char* usage = R"(usage: train_gpt --data FILE_OR_DIR... [OPTION...]
+
+Trains a GPT-2 on the bytes of text files. Defaults are in parentheses.
+
+Model
+  --layers N (4)   --heads N (4)   --width N (128)   --context N (64)   --vocab N (256)
+  --experts N:K           a mixture of N experts in each block, of which each token chooses K
+  --init F.safetensors    initial weights                  --save F.safetensors   final weights
+  --seed N (1)
+
+Training
+  --steps N (200)         --batch N (12)   sequences of a micro-batch, on each rank
+  --accumulate M          micro-batches of a step, on each rank (1; of a pipeline 2 x stages)
+  --lr X (3e-4)           --lr-schedule constant|cosine (constant)   --warmup STEPS (0)
+  --beta1 X (0.9)   --beta2 X (0.95)   --eps X (1e-8)   --weight-decay X (0.1)
+  --clip X (1.0)          maximum norm of the gradient
+  --order sequential|shuffled (sequential)   of the samples
+  --eval-every STEPS      also logs the loss of the last 16 batches of --eval-data FILE_OR_DIR... (--data)
+  --sample N              prints N bytes of generated text, which follow --prompt TEXT
+
+Device and memory
+  --device cpu|opencl[:N]|cuda[:N]|auto (cpu)   without :N, the device of LOCAL_RANK
+  --list-devices          prints the devices and ends      --threads N   of the CPU, on each rank
+  --precision f32|bf16|f16 (f32)   --tf32   f32 products on tensor cores of CUDA devices
+  --graph                 records a step as a CUDA graph
+  --recompute none|selective|block[:COUNT]   what the backward pass computes again (none)
+  --memory-limit BYTES    chooses --recompute to stay below 1.5G, for example
+  --offload none|params|optimizer|all (none)   from a GPU to the host, from the CPU to files in $TMPDIR
+
+Ranks
+  --ranks N (1)           set by mpirun and launch         --comm threads|gloo|mpi|nccl (threads)
+  --strategy single|ddp|zero1|zero2|zero3|hybrid:K (ddp)
+  --mesh AXIS=N,...       ranks along the axes pp, dp, fsdp, tp, cp, ep; dp or fsdp may be auto. With
+                          fsdp, --strategy zero1|zero2|zero3 (zero3) says what is sharded.
+  --sequence-parallel     shards activations along tp by position
+  --context-parallel ring|ulysses (ring)   attention along cp
+  --schedule NAME|F.csv   of the pipeline                  --microbatches M   the same as --accumulate
+  --stages N,...          blocks of each stage             --timeline F.svg   of the last step
+  --hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS (none)   compresses gradients
+  --deterministic         the same bits for every number of data-parallel ranks
+  --timeout SECONDS (600)   of communication
+
+Files
+  --checkpoint DIR        --checkpoint-every STEPS (100)   --keep N (2)
+  --resume                continues from the last checkpoint in DIR
+  --log F.jsonl           a line of JSON a step            --log-all-ranks   a file for each rank
+  --on-write-error stop|continue (stop)   when the log or a checkpoint cannot be written
+  --profile F.json        a table of where time goes, and a trace for ui.perfetto.dev
+  --flight DIR            the last operations of every rank, for flight_report
+
+  --help                  prints this text and ends
+)";
 
 /// Applies `--hook`, "powersgd:4" for example.
 inline void set_hook(const std::string& text, weft::parallel_options& o) {
@@ -244,6 +271,7 @@ inline settings parse(int count, char** values) {
   a.flag("graph", s.graph);
   a.flag("tf32", s.tf32);
   a.list("data", s.data);
+  a.list("eval-data", s.eval_data);
   a.number<weft::index_t>("layers", s.model.layers, 1);
   a.number<weft::index_t>("heads", s.model.heads, 1);
   a.number<weft::index_t>("width", s.model.width, 1);
@@ -309,6 +337,8 @@ inline settings parse(int count, char** values) {
   set_recompute(recompute, s);
   set_experts(experts, s);
   check_mesh_flags(s);
+  if (!s.eval_data.empty() && s.eval_every == 0)
+    throw weft::usage_error("--eval-data: needs --eval-every STEPS");
   if (s.resume && s.checkpoint.empty()) throw weft::usage_error("--resume: needs --checkpoint DIR");
   return s;
 }

@@ -368,8 +368,11 @@ int train(const settings& s, communicator& host) {
   loader_options own = order;
   own.share = {data_rank, data_ranks, s.accumulate, strategy.reduces_each()};
   loader batches(text_samples(read_text(s.data), s.model.context), own, where);
-  std::optional<loader<text_samples>> held_out;
-  if (s.eval_every > 0) held_out.emplace(batches.data(), order, where);
+  std::optional<loader<text_samples>> evaluated;
+  if (s.eval_every > 0)
+    evaluated.emplace(s.eval_data.empty() ? batches.data()
+                                          : text_samples(read_text(s.eval_data), s.model.context),
+                      order, where);
   auto model = gpt::create(s.model, where.deferred());
   initialize(model, s.seed);
   const index_t count = parameter_count(model);
@@ -441,7 +444,7 @@ int train(const settings& s, communicator& host) {
     }
     if (s.eval_every > 0 && at.step % s.eval_every == 0)
       log.line("{\"evaluated_after\": " + std::to_string(at.step) +
-               ", \"eval_loss\": " + json_number(evaluate(model, run, s, *held_out)) + "}");
+               ", \"eval_loss\": " + json_number(evaluate(model, run, s, *evaluated)) + "}");
   }
   if (saves) saves->finish();
   if (saves) report_failed_save(saves->last_failure(), first);

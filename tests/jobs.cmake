@@ -60,7 +60,7 @@ function(weft_add_job name)
     COMMAND ${folder}/job/${job_SCRIPT}.sh $<TARGET_FILE:weft_example_train_gpt> $<TARGET_FILE:weft_example_launch> ${scratch}/job_${name}
     ${job_ARGUMENTS})
 endfunction()
-foreach(name arguments memory resume write_errors)
+foreach(name arguments memory resume settings write_errors)
   weft_add_job(${name} PROCESSORS 1)
 endforeach()
 foreach(name experts interrupted layers pipelines positions precision scaling sizes strategies)  # ranks are threads or processes

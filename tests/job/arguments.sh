@@ -79,5 +79,7 @@ done <<BAD
 --data README.md --schedule cosine
 --data README.md --timeline x.svg
 --data README.md --init README.md
+--data README.md --eval-data README.md
+--data README.md --eval-every 1 --eval-data /nonexistent
 --data README.md --init $at/small.safetensors --width 64
 BAD
