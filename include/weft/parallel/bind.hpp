@@ -109,7 +109,7 @@ class bound_run : public Context {
   }
   void check_optimizer() const override {
     detail::check_settings(*optimizer_);
-    detail::check_settings(*optimizer_, this->local());
+    if (this->holds_parameters()) detail::check_settings(*optimizer_, this->local());
   }
   void begin_batch(index_t j, index_t micro_batches) {
     this->begin_micro_batch(static_cast<std::uint64_t>(optimizer_->steps),
@@ -219,6 +219,21 @@ struct axis_of<A, strategy::mesh<First, Rest...>>
     : std::conditional_t<First::axis == A, std::type_identity<First>, axis_of<A, strategy::mesh<Rest...>>> {};
 
 /// How the axis ep of a policy divides the experts of `model`; nothing without that axis. Collective.
+/// The mesh of a policy's ranks. Throws usage_error if the options are for another number of ranks, or do not
+/// match the policy.
+template <class Plan>
+mesh_sizes mesh_of(const parallel_options& o, int ranks) {
+  check_options(o, Plan::strategy_type::has);
+  mesh_sizes sizes = parallel::parameter_mesh(o, ranks);
+  if (sizes.dp % o.context_ranks)
+    refuse<usage_error>({"weft: bind: context_ranks is ", o.context_ranks, ", which does not divide ",
+                         sizes.dp, " ranks with the same parameters"});
+  sizes.dp /= o.context_ranks;
+  sizes.cp = o.context_ranks;
+  Plan::strategy_type::check(o, sizes);
+  return sizes;
+}
+
 template <class Plan, class Model>
 parallel::expert_division divided_experts([[maybe_unused]] const Model& model,
                                           [[maybe_unused]] communicator& ranks,
@@ -245,7 +260,7 @@ concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
-  check_axes(o, strategy::mesh<dp>::has);
+  check_options(o, strategy::mesh<dp>::has);
   return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
@@ -267,7 +282,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_opti
     throw usage_error("weft: bind: divide and shard_ranks in the options differ from those of the policy");
   o.divide = of_plan.divide;
   if (of_plan.shard_ranks != 0) o.shard_ranks = of_plan.shard_ranks;
-  check_axes(o, strategy::mesh<dp>::has);
+  check_options(o, strategy::mesh<dp>::has);
   return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
 /// The same for a mesh, with the number of ranks along each axis: `rank_mesh` defines which rank has which
@@ -289,8 +304,7 @@ template <class Plan, class Model, class Optimizer>
            (!detail::has_one_axis<typename Plan::strategy_type>) && (!divides_model<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
-  check_axes(o, Plan::strategy_type::has);
-  Plan::strategy_type::check(o, parallel::parameter_mesh(o, ranks.size()));
+  detail::mesh_of<Plan>(o, ranks.size());
   return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
 /// The same for a mesh whose only axis is tp, cp or ep; all ranks are along it.

@@ -41,12 +41,6 @@ class context_division {
   position_range early(int rank) const { return chunk(rank); }
   position_range late(int rank) const { return chunk(2 * ranks_ - 1 - rank); }
   index_t count(int rank) const { return early(rank).count + late(rank).count; }
-  /// The largest number of positions of any rank.
-  index_t most() const {
-    index_t most = 0;
-    for (int r = 0; r < ranks_; ++r) most = count(r) > most ? count(r) : most;
-    return most;
-  }
 
   /// The positions of a rank, in its order.
   std::vector<std::int32_t> positions(int rank) const {

@@ -163,19 +163,16 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
   using options = typename Plan::programs;
-  check_axes(o, Plan::strategy_type::has);
+  const mesh_sizes sizes = detail::mesh_of<Plan>(o, ranks.size());
   // For parameters and their gradients, cp is one more axis of copies.
   const mesh_sizes copies = parallel::parameter_mesh(o, ranks.size());
-  if (copies.dp % o.context_ranks)
-    refuse<usage_error>({"weft: bind: context_ranks is ", o.context_ranks, ", which does not divide ",
-                         copies.dp, " ranks with the same parameters"});
-  mesh_sizes sizes = copies;
-  sizes.dp /= o.context_ranks;
-  sizes.cp = o.context_ranks;
-  Plan::strategy_type::check(o, sizes);
+  const comm_options waits{.timeout = o.timeout};
   detail::place_model<Plan>(model, ranks, where);
-  std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);
-  const auto along = [&](mesh_axis first, mesh_axis last) { return group_along(ranks, copies, first, last); };
+  std::shared_ptr<communicator> context =
+      group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, waits, true);
+  const auto along = [&](mesh_axis first, mesh_axis last) {
+    return group_along(ranks, copies, first, last, waits);
+  };
   if constexpr (divides_layers<Plan>) {
     static_assert(!options::by_positions, "weft: bind: positions are divided by cp or by tp, not by both");
     return context_parallel_run<tensor_parallel_run<Optimizer, options>>(

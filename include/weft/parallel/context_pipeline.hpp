@@ -17,28 +17,15 @@ template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}, const device_options& where = {}) {
-  check_axes(o, Plan::strategy_type::has);
-  (void)parallel::pipeline_mesh(o, ranks.size());  // checks the sizes
+  const mesh_sizes sizes = detail::mesh_of<Plan>(o, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
-  const mesh_sizes inner{.cp = o.context_ranks, .ep = o.expert_ranks, .tp = o.layer_ranks};
-  std::shared_ptr<communicator> layers;
-  if constexpr (divides_layers<Plan>) {
-    layers = group_along(ranks, inner, mesh_axis::tp, mesh_axis::tp);
-    parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
-  }
+  std::shared_ptr<communicator> layers = detail::divided_layers<Plan>(model, ranks, o);
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return context_parallel_run<pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>>(
-      group_along(ranks, inner, mesh_axis::cp, mesh_axis::cp, {}, true), detail::once_each(model),
+      group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {.timeout = o.timeout}, true), detail::once_each(model),
       named_buffers(model), optimizer, std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
       std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
-}
-template <class Plan, class Model, class Optimizer>
-  requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
-          pipeline_options p = {}, const device_options& where = {}) {
-  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
-                    std::move(p), where);
 }
 
 }  // namespace weft

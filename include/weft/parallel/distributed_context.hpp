@@ -310,7 +310,7 @@ class distributed_context : public context {
   /// How many times join() has been called for the step.
   index_t joins() const { return static_cast<index_t>(joins_.size()); }
   /// Whether this rank includes the gradient of this parameter in norms.
-  virtual bool counts(const tensor_state&) const { return true; }
+  virtual bool counts(const std::string& name, const tensor_state& p) const;
 
   /// The number of steps that the optimizer has made.
   std::int64_t optimizer_steps() const { return *training_.steps; }

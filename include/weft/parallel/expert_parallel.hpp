@@ -121,7 +121,9 @@ struct ep {
   template <class Model>
   static parallel::expert_division divided(const Model& model, communicator& ranks, const mesh_sizes& sizes,
                                            std::chrono::milliseconds timeout) {
-    const auto along = [&](mesh_axis a) { return group_along(ranks, sizes, a, a, {}, true); };
+    const auto along = [&](mesh_axis a) {
+      return group_along(ranks, sizes, a, a, {.timeout = timeout}, true);
+    };
     parallel::expert_finder finder(sizes.ep);
     detail::walk<detail::tensors_of::parameters>(model, detail::named_path{}, finder);
     parallel::expert_division all{finder.found(), along(mesh_axis::ep), along(mesh_axis::fsdp),
@@ -145,8 +147,7 @@ template <class Plan, class Model, class Optimizer>
            !Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
-  check_axes(o, Plan::strategy_type::has);
-  parallel::parameter_mesh(o, ranks.size());
+  detail::mesh_of<Plan>(o, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
   return bound_run<Optimizer, typename Plan::programs>(
       detail::once_each(model), named_buffers(model), optimizer,

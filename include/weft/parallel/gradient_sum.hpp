@@ -30,12 +30,6 @@ class gradient_sum {
     count_ = 0;
   }
 
-  std::size_t bytes() const {
-    std::size_t n = 0;
-    for (const auto& l : levels_) n += l ? l->bytes() : 0;
-    return n;
-  }
-
  private:
   static std::shared_ptr<tensor_state> sum(backend& device, std::shared_ptr<tensor_state>& into,
                                            const std::shared_ptr<tensor_state>& g) {

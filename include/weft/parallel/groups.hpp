@@ -35,7 +35,7 @@ class rank_groups {
   [[gnu::cold]] rank_groups(communicator& data, const parallel_options& o,
                             std::shared_ptr<communicator> owners = nullptr);
 
-  /// The mesh that the ranks form.
+  /// The mesh of the ranks in data(): copies of the parameters along dp, their shards along fsdp.
   const mesh_sizes& sizes() const { return sizes_; }
 
   /// The ranks that process different data and train the same parameters: gradients are averaged over them.

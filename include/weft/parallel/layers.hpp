@@ -3,7 +3,9 @@
 // programs.
 #pragma once
 
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include <weft/nn/module.hpp>
 #include <weft/op/positions.hpp>
@@ -22,13 +24,22 @@ void check_division(const std::string& name, const shape& whole, const placement
 void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
                       const communicator& layers);
 
+/// How a type of parameters declares that they are divided.
+template <class Parameter>
+constexpr placement division_of() {
+  if constexpr (requires { Parameter::division::value; }) return Parameter::division::value;
+  else return placement{};
+}
+
 /// Sets all parameters to those of the first rank, and replaces those that the model declares divisible by
 /// this rank's part. Deferred parameters get their elements later, and only this rank's part. Collective over
-/// `layers`. Throws usage_error for a parameter that another run has divided.
+/// `layers`. Throws usage_error for a parameter that another run has divided, or that the model declares
+/// twice, divided in different ways.
 template <class Model>
 void divide_layers(Model& model, communicator& layers, const comm_options& control) {
   if (layers.size() == 1) return;
   state_dict_t all;
+  std::map<const tensor_state*, std::pair<std::string, placement>> first;
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
     const tensor_state& t = *p.state();
     if (t.divided)
@@ -36,19 +47,17 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
     if (message_device(t.where, &layers) != t.where)
       refuse<device_error>({"weft: bind: parameter ", name, " is on device ", t.where->name(),
                             ": layers can be divided only on devices whose memory messages can use"});
+    const auto [seen, is_new] = first.try_emplace(&t, name, division_of<P>());
+    if (!(seen->second.second == division_of<P>()))
+      refuse<usage_error>({"weft: bind: parameters ", seen->second.first, " and ", name,
+                           " are the same, but their layers divide them in different ways"});
     all.emplace_back(name, p.state());
   });
   if (all.empty()) return;
   begin_as_first(layers, control, all.front().second->where, all);
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
-    constexpr placement where = [] {
-      if constexpr (requires { P::division::value; }) return P::division::value;
-      else return placement{};
-    }();
-    tensor_state& t = *p.state();
-    if (t.divided && !(t.divided->where == where))  // tied
-      refuse<usage_error>({"weft: bind: parameter ", name, " is already divided, as ", t.divided->name});
-    if (where.is_divided() && !t.divided) divide_parameter(name, t, where, layers);
+    if (division_of<P>().is_divided() && !p.state()->divided)  // a tied one may be divided already
+      divide_parameter(name, *p.state(), division_of<P>(), layers);
   });
 }
 

@@ -95,7 +95,7 @@ class rank_mesh {
   communicator& all() const { return *ranks_; }
   /// The ranks whose coordinates differ from those of this rank along `a` only, in the order of `a`.
   communicator& along(mesh_axis a) const { return *groups_[static_cast<std::size_t>(a)]; }
-  /// The ranks whose coordinates differ along the axes from `first` to `last` only. The ranks from dp to cp
+  /// The ranks whose coordinates differ along the axes from `first` to `last` only. The ranks from dp to ep
   /// process different data. Collective; creates a new group on each call.
   std::shared_ptr<communicator> along(mesh_axis first, mesh_axis last, const comm_options& o = {}) const {
     return group_along(*ranks_, sizes_, first, last, o);

@@ -85,18 +85,26 @@ auto eval(const E& e, Run& run) {
   return run.eval(e);
 }
 
+namespace detail {
+/// Divides the layers of a model whose policy has the axis tp, and returns the ranks along it; otherwise null.
+template <class Plan, class Model>
+std::shared_ptr<communicator> divided_layers(Model& model, communicator& ranks, const parallel_options& o) {
+  if constexpr (!divides_layers<Plan>) return nullptr;
+  const comm_options waits{.timeout = o.timeout, .control = true};
+  auto layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp, waits);
+  parallel::divide_layers(model, *layers, waits);
+  return layers;
+}
+}  // namespace detail
+
 /// Binds a model to a mesh with the axis pp; see bind for a mesh.
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}, const device_options& where = {}) {
-  check_axes(o, Plan::strategy_type::has);
+  detail::mesh_of<Plan>(o, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
-  std::shared_ptr<communicator> layers;
-  if constexpr (divides_layers<Plan>) {
-    layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp);
-    parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
-  }
+  std::shared_ptr<communicator> layers = detail::divided_layers<Plan>(model, ranks, o);
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
@@ -104,7 +112,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
       std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
 }
 template <class Plan, class Model, class Optimizer>
-  requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
+  requires(Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
           pipeline_options p = {}, const device_options& where = {}) {
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),

@@ -74,10 +74,6 @@ struct pipeline_axis_of<strategy::mesh<Axes...>> : pipeline_axis<Axes...> {};
 
 namespace parallel {
 
-/// The mesh that these options describe; ranks that divide positions are counted as copies along dp and fsdp.
-/// Throws usage_error if it does not have `ranks` ranks.
-[[gnu::cold]] mesh_sizes pipeline_mesh(const parallel_options& o, int ranks);
-
 /// `s` with its messages. Throws usage_error if it cannot run, is for other numbers of stages or
 /// micro-batches, or needs programs that were not compiled.
 [[gnu::cold]] pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,

@@ -36,7 +36,9 @@ class gradient_reducer {
   /// Drops all gradients that were taken and have not been delivered. Waits for messages in flight; the rest
   /// is not sent.
   void drop();
+  /// Discards what the hook remembers. Waits for messages in flight, which use it.
   void reset_hook() {
+    while (!under_way_.empty()) advance();
     for (state& s : states_) s.hook_memory.reset();
   }
   /// Lets backward passes add to the gradient of the member again.

@@ -46,12 +46,13 @@ struct parallel_options {
   int prefetch = 1;                   // number of gathers started ahead of their use
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // size of the messages of parameters
   dtype param_dtype = dtype::f32;   // dtype in which parameters are gathered; bf16 and f16 round them
-  dtype reduce_dtype = dtype::f32;  // dtype of gradients in messages; sums are f32, rounded once
+  dtype reduce_dtype = dtype::f32;  // dtype of gradients in messages; sums are f32, rounded once, or among
+                                    // several groups of shard_ranks twice
   std::optional<device>
       offload_parameters{};  // where this rank's rows are kept between steps, if parameters are sharded
   std::optional<device> offload_optimizer{};  // where optimizer state is kept between updates
   /// The name of the unit in which a parameter is sent. By default units are blocks, or are formed by size if
-  /// nothing is gathered.
+  /// neither parameters nor gradients are sharded.
   std::function<std::string(const std::string& parameter)> unit{};
   gradient_hook hook{};  // replaces all_reduce; only without sharding
   int local_steps = 1;   // steps that ranks take independently before parameters are averaged
@@ -79,9 +80,12 @@ struct parallel_options {
   bool reduces_each() const { return divide >= sharding::gradients && shard_ranks != 1; }
 };
 
-/// Throws usage_error if a number of ranks is not positive, or is more than 1 for an axis that the strategy,
-/// or a policy with the axes `has`, lacks.
-inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
+/// Throws usage_error if the time-out or a number of ranks is not positive, if there are several ranks along
+/// an axis that a policy with the axes `has` lacks, or ranks that shard while nothing is sharded.
+inline void check_options(const parallel_options& o, bool (*has)(mesh_axis)) {
+  if (o.timeout.count() <= 0)
+    refuse<usage_error>(
+        {"weft: bind: timeout must be positive, not ", static_cast<index_t>(o.timeout.count()), " ms"});
   const struct {
     mesh_axis axis;
     int ranks;

@@ -93,12 +93,6 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
     base::hold(detail::once_each(model), named_buffers(model), std::move(data), std::move(owners), {},
                std::move(layers));
   }
-
- private:
-  /// Elements of a parameter that several ranks have are included in norms by one of them.
-  bool counts(const tensor_state& p) const override {
-    return parallel::is_first_in_layer(p, static_cast<int>(base::layer_rank().rank));
-  }
 };
 
 /// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose
@@ -109,15 +103,14 @@ template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& options,
           const device_options& where = {}) {
-  check_axes(options, Plan::strategy_type::has);
-  const mesh_sizes sizes = parallel::parameter_mesh(options, ranks.size());
-  Plan::strategy_type::check(options, sizes);
+  const mesh_sizes sizes = detail::mesh_of<Plan>(options, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
+  const auto along = [&](mesh_axis first, mesh_axis last) {
+    return group_along(ranks, sizes, first, last, {.timeout = options.timeout});
+  };
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
-      model, optimizer, options, {std::shared_ptr<void>(), &ranks},
-      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::ep),
-      group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
-      group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp),
+      model, optimizer, options, {std::shared_ptr<void>(), &ranks}, along(mesh_axis::dp, mesh_axis::ep),
+      along(mesh_axis::tp, mesh_axis::tp), along(mesh_axis::fsdp, mesh_axis::tp),
       detail::divided_experts<Plan>(model, ranks, options));
 }
 

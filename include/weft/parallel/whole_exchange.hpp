@@ -24,7 +24,7 @@ class whole_exchange final : public whole_computations {
   shape extents_of(const std::string& name) const override { return found(name).what->whole->whole(); }
   void add(whole_computation c) override;
   void finish() override {
-    for (std::vector<item>& q : waiting_) exchange(q);
+    for (queue& q : waiting_) exchange(q);
   }
 
  private:
@@ -36,14 +36,17 @@ class whole_exchange final : public whole_computations {
     place at;
     whole_computation computation;
   };
+  struct queue {
+    communicator* ranks;  // which distribute the items
+    std::vector<item> items;
+  };
 
   /// Throws value_error if there is no such parameter.
   place found(const std::string& name) const;
   /// The ranks that distribute the computations on the parameters of a unit.
   communicator& sharing(const unit& u) const { return u.parts() > 1 || !alike_ ? *u.shards : *u.replicas; }
-  /// Executes these computations, at most as many as there are ranks, on parameters that the same ranks
-  /// share.
-  void exchange(std::vector<item>& all);
+  /// Executes the computations of a queue, at most as many as there are ranks, and empties it.
+  void exchange(queue& q);
   /// This rank's elements of all results, one result after another.
   state_ptr results(const std::vector<item>& all, communicator& ranks) const;
   /// A message of `count` elements that `start` receives, as a tensor on the device of the parameters.
@@ -56,7 +59,7 @@ class whole_exchange final : public whole_computations {
   const rank_groups& groups_;
   device where_, messages_;
   bool alike_;
-  std::vector<std::vector<item>> waiting_;  // grouped by the ranks that execute them
+  std::vector<queue> waiting_;  // in the order in which all ranks first use them
 };
 
 }  // namespace weft::parallel

@@ -380,8 +380,12 @@ WEFT_DEFINE void distributed_context::refuse_unprepared() {
 WEFT_DEFINE tensor_list distributed_context::owned_gradients() const {
   tensor_list all;
   for (const auto& [name, p] : local_)
-    if (p->grad && counts(*p) && counts_beside_experts(*p)) all.push_back(p->grad);
+    if (p->grad && counts(name, *p) && counts_beside_experts(*p)) all.push_back(p->grad);
   return all;
+}
+
+WEFT_DEFINE bool distributed_context::counts(const std::string&, const tensor_state& p) const {
+  return parallel::is_first_in_layer(p, static_cast<int>(layer_rank().rank));
 }
 
 WEFT_DEFINE bool distributed_context::counts_beside_experts(const tensor_state& p) const {

@@ -22,9 +22,6 @@ WEFT_DEFINE rank_groups::rank_groups(communicator& data, const parallel_options&
     : data_(&data), timeout_(o.timeout) {
   const int n = data.size();
   const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
-  if (timeout_.count() <= 0)
-    refuse<usage_error>(
-        {"weft: bind: timeout must be positive, not ", static_cast<index_t>(timeout_.count()), " ms"});
   if (n % group) refuse<usage_error>({"weft: bind: groups of ", group, " ranks do not divide ", n, " ranks"});
   sizes_.dp = n / group;
   sizes_.fsdp = group;

@@ -183,8 +183,8 @@ WEFT_DEFINE gradient_hook top_k(double share) {
     const auto larger = [&](std::int32_t x, std::int32_t y) {
       return magnitude(x) != magnitude(y) ? magnitude(x) > magnitude(y) : x < y;
     };
-    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - (k == n), order.end(),
-                     larger);
+    if (k < n)
+      std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(), larger);
     s.places.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
     s.values.clear();
     s.error.assign(b.gradient.begin(), b.gradient.end());

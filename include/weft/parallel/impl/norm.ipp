@@ -221,7 +221,7 @@ WEFT_DEFINE double inf_norm_over_ranks(context& c, const tensor_list& gradients,
   for (const auto& g : gradients) {
     if (g->extents.size() == 0) continue;
     const double v = eval(amax(abs(flat_view<float>(g))), c).item();
-    if (!(v <= largest)) largest = v;  // propagates NaN
+    if (!(v <= largest) && !std::isnan(largest)) largest = v;  // NaN remains
   }
   ranks.all_reduce(std::span(&largest, 1), reduction::maximum, o).wait();
   return largest;

@@ -9,17 +9,6 @@
 namespace weft {
 namespace parallel {
 
-WEFT_DEFINE mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
-  if (ranks % o.stages)
-    weft::refuse<usage_error>({"weft: pipeline: ", o.stages, " stages do not divide ", ranks, " ranks"});
-  const int data = std::max(1, ranks / o.stages / o.layer_ranks);
-  if (data % o.context_ranks)
-    weft::refuse<usage_error>({"weft: pipeline: ", o.context_ranks,
-                               " ranks that divide positions do not divide the ", data,
-                               " ranks of each stage"});
-  return parameter_mesh(o, ranks);
-}
-
 WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
                                                bool divides_backward) {
   if (!s.has_messages()) s = pipeline::with_messages(s);

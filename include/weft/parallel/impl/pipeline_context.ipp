@@ -54,7 +54,7 @@ WEFT_DEFINE pipeline_context::pipeline_context(const device& where, const traini
     : distributed_context(where, of, std::move(ranks), o),
       parameters_(parameters),
       buffers_(buffers),
-      sizes_(parallel::pipeline_mesh(o, distributed_context::ranks().size())),
+      sizes_(parallel::parameter_mesh(o, distributed_context::ranks().size())),
       settings_(std::move(p)),
       layers_(std::move(layers)),
       divides_backward_(divides_backward) {
@@ -85,7 +85,8 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   using parallel::detail::abort_on_error;
   const record_function range("step");
   o.micro_batches = micro_batches;
-  check(o);
+  check(o);  // before gradients are computed
+  check_optimizer();
   const in_statement inside(*this);
   if (o.graph)
     throw usage_error("weft: step: a step of a pipeline, whose stages wait for messages, cannot be recorded "
@@ -212,10 +213,8 @@ WEFT_DEFINE void pipeline_context::drop_gradients() {
   for (const auto& [name, p] : parameters_) p->grad.reset();
 }
 
-WEFT_DEFINE bool pipeline_context::counts(const tensor_state& of) const {
-  for (const auto& [name, p] : local())
-    if (p.get() == &of && tied_->owned_elsewhere(name)) return false;
-  return parallel::is_first_in_layer(of, static_cast<int>(layer_rank().rank));
+WEFT_DEFINE bool pipeline_context::counts(const std::string& name, const tensor_state& p) const {
+  return !tied_->owned_elsewhere(name) && distributed_context::counts(name, p);
 }
 
 WEFT_DEFINE void pipeline_context::use_schedule(index_t micro_batches) {
@@ -330,7 +329,7 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
   communicator& all_ranks = ranks();
   const std::shared_ptr<communicator> alike =
       sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all_ranks)
-                     : all_ranks.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); });
+                     : all_ranks.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); }, control(""));
   parallel::begin_as_first(*alike, control(""), where(), whole);
   state_dict_t own[2];
   std::vector<int> chunk_of;  // for each of these parameters, the first chunk on this stage that reads it

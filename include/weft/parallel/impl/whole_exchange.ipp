@@ -17,12 +17,11 @@ WEFT_DEFINE void whole_exchange::add(whole_computation c) {
     refuse<value_error>({"weft: optimizer: a computation on the whole of parameter ", c.name, " has ",
                          c.own->extents.size(), " elements, but this rank's part of the parameter has ",
                          own});
-  auto q = std::find_if(waiting_.begin(), waiting_.end(), [&](const std::vector<item>& w) {
-    return w.empty() || &sharing(*w[0].at.of) == &sharing(*at.of);
-  });
-  if (q == waiting_.end()) q = waiting_.insert(q, std::vector<item>());
-  q->push_back({at, std::move(c)});
-  if (static_cast<int>(q->size()) == sharing(*at.of).size()) exchange(*q);
+  communicator& ranks = sharing(*at.of);
+  auto q = std::find_if(waiting_.begin(), waiting_.end(), [&](const queue& w) { return w.ranks == &ranks; });
+  if (q == waiting_.end()) q = waiting_.insert(q, {&ranks, {}});
+  q->items.push_back({at, std::move(c)});
+  if (static_cast<int>(q->items.size()) == ranks.size()) exchange(*q);
 }
 
 WEFT_DEFINE whole_exchange::place whole_exchange::found(const std::string& name) const {
@@ -31,12 +30,11 @@ WEFT_DEFINE whole_exchange::place whole_exchange::found(const std::string& name)
   return {&of, &of.members[static_cast<std::size_t>(at.member)]};
 }
 
-WEFT_DEFINE void whole_exchange::exchange(std::vector<item>& all) {
-  const std::vector<item> items = std::exchange(all, {});
+WEFT_DEFINE void whole_exchange::exchange(queue& q) {
+  const std::vector<item> items = std::exchange(q.items, {});
   if (items.empty()) return;
-  communicator& ranks = sharing(*items[0].at.of);
   const state_ptr of_all =
-      ranks.size() == 1 ? computed(items[0], items[0].computation.own) : results(items, ranks);
+      q.ranks->size() == 1 ? computed(items[0], items[0].computation.own) : results(items, *q.ranks);
   index_t at = 0;
   for (const item& i : items) {
     const index_t count = i.computation.own->extents.size();

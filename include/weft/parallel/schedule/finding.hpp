@@ -8,7 +8,8 @@ namespace weft::pipeline {
 
 /// The kinds of mistakes. docs/schedules.md explains how to fix each.
 enum class mistake : std::uint8_t {
-  wrong_sizes,              // no stages, chunks or micro-batches, or a chunk on a stage that does not exist
+  wrong_sizes,              // no stages, chunks or micro-batches, a chunk on a stage that does not exist, or
+                            // a stage without chunks
   not_on_this_stage,        // a chunk of another stage, or a chunk or micro-batch that does not exist
   repeated,                 // a step that the stage has executed already
   missing,                  // a step that is never executed; the location is the end of the stage's list
@@ -42,8 +43,8 @@ namespace detail {
 constexpr const char* sentence_of(mistake m) {
   switch (m) {
     case mistake::wrong_sizes:
-      return "the schedule has no stages, chunks or micro-batches, or puts a chunk on a stage that does not "
-             "exist";
+      return "the schedule has no stages, chunks or micro-batches, puts a chunk on a stage that does not "
+             "exist, or has a stage without chunks";
     case mistake::not_on_this_stage:
       return "this stage does not hold the chunk, or there is no such micro-batch";
     case mistake::repeated: return "the stage has done this already";

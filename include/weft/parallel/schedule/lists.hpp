@@ -95,6 +95,9 @@ constexpr std::optional<finding> check_lists(const schedule& s) {
   for (int c = 0; c < s.chunks(); ++c)
     if (at(s.stage_of, c) < 0 || at(s.stage_of, c) >= s.stages())
       return finding{.kind = mistake::wrong_sizes, .stage = at(s.stage_of, c), .chunk = c};
+  for (int stage = 0; stage < s.stages(); ++stage)
+    if (std::find(s.stage_of.begin(), s.stage_of.end(), stage) == s.stage_of.end())
+      return finding{.kind = mistake::wrong_sizes, .stage = stage};
   return list_checker(s).check();
 }
 

@@ -126,7 +126,7 @@ constexpr bool ascends(const schedule& s) {
   std::vector<int> next(s.stage_of.size(), 0);
   for (const auto& list : s.steps)
     for (const step& e : list)
-      if (e.kind == step_kind::backward || e.kind == step_kind::backward_weight)
+      if (completes_gradients(e.kind))
         if (detail::at(next, e.chunk)++ != e.micro_batch) return false;
   return true;
 }

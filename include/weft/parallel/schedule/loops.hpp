@@ -21,9 +21,9 @@ namespace detail {
   throw value_error(std::string(name) + ": " + field + " is " + std::to_string(value) + ": must be " + must);
 }
 
+enum class placement : std::uint8_t { loop, v };
 /// A schedule without steps, with `chunks` chunks on each stage, placed round-robin or in a V (down the
 /// stages and up again).
-enum class placement : std::uint8_t { loop, v };
 constexpr schedule empty_schedule(const char* name, int stages, int micro_batches, int chunks, placement p) {
   if (stages < 1) refuse_size(name, "stages", stages, "1 or more");
   if (micro_batches < 1) refuse_size(name, "micro_batches", micro_batches, "1 or more");
@@ -53,9 +53,7 @@ constexpr void alternate(std::vector<step>& list, int total, int warm_up, auto f
     list.push_back(b(k));
   }
 }
-}  // namespace detail
 
-namespace detail {
 constexpr schedule in_whole_passes(const char* name, int stages, int micro_batches, int chunks) {
   schedule s = empty_schedule(name, stages, micro_batches, chunks, placement::loop);
   for (int stage = 0; stage < stages; ++stage) {

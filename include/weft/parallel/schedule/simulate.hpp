@@ -44,7 +44,7 @@ struct timing {
     double first = 0, last = 0;   // start of the first step, end of the last
     constexpr double span() const { return last - first; }
   };
-  std::vector<record> records{};  // the records of each stage are in the order of their start
+  std::vector<record> records{};  // the computations of each stage are in the order of their start
   std::vector<stage_times> stages{};
   double makespan = 0;
 

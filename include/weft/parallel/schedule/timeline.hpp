@@ -5,6 +5,7 @@
 //   std::ofstream("timeline.svg") << pipeline::timeline_svg(r.records, {.title = "1F1B"});
 #pragma once
 
+#include <map>
 #include <span>
 
 #include <weft/parallel/schedule/simulate.hpp>
@@ -60,9 +61,8 @@ class timeline_writer {
 
   void row(int stage);
   static char letter(step_kind k);
-  void box(const record& r) { box(r, x(r.start), y(r.stage), (r.end - r.start) * scale_); }
-  /// Boxes of chunks after the first on a stage have a line at their top.
-  void box(const record& r, double x0, double y0, double w);
+  /// The box of a step, with a line at its top if its chunk is not the first of its stage.
+  void box(const record& r, double x0, double y0, double w, bool is_later_chunk = false);
 
   /// Draws a line from each send to its receive.
   void messages();
@@ -87,7 +87,9 @@ class timeline_writer {
   std::span<const record> records_;
   const timeline_options& options_;
   double begin_ = 0, end_ = 0, width_ = 0, scale_ = 0;
-  int stages_ = 0, chunks_ = 0;
+  int stages_ = 0;
+  std::map<int, int> first_chunk_{};  // of each stage that computes
+  bool has_later_chunks_ = false;
   std::string svg_{};
 };
 }  // namespace detail

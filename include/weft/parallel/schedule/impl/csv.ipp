@@ -61,7 +61,7 @@ WEFT_DEFINE void schedule_reader::read_cell(std::string_view line, std::size_t b
 WEFT_DEFINE std::size_t schedule_reader::read_number(std::string_view cell, std::size_t i, std::size_t begin,
                                                      int& number, const char* what) {
   const auto [end, status] = std::from_chars(cell.data() + i, cell.data() + cell.size(), number);
-  if (status == std::errc::invalid_argument || number < 0)
+  if (status == std::errc::invalid_argument || cell[i] == '-')
     fail(line_, begin + i + 1, std::string("expected the number of a ") + what + " here, as in 0F12");
   if (status == std::errc::result_out_of_range)
     fail(line_, begin + i + 1, std::string("the number of the ") + what + " is too large");

@@ -19,7 +19,8 @@ WEFT_DEFINE std::string timeline_writer::write() {
   for (int stage = 0; stage < stages_; ++stage) row(stage);
   if (options_.messages) messages();
   for (const record& r : records_)
-    if (!is_message(r.kind)) box(r);
+    if (!is_message(r.kind))
+      box(r, x(r.start), y(r.stage), (r.end - r.start) * scale_, r.chunk > first_chunk_.at(r.stage));
   axis();
   legend();
   return std::move(svg_) + "</svg>\n";
@@ -36,8 +37,11 @@ WEFT_DEFINE void timeline_writer::measure() {
     begin_ = records_.data() == &r ? r.start : std::min(begin_, r.start);
     end_ = records_.data() == &r ? r.end : std::max(end_, r.end);
     stages_ = std::max(stages_, r.stage + 1);
-    chunks_ = std::max(chunks_, r.chunk + 1);
-    if (!is_message(r.kind)) lengths.push_back(r.end - r.start);
+    if (is_message(r.kind)) continue;
+    lengths.push_back(r.end - r.start);
+    const auto [first, is_new] = first_chunk_.try_emplace(r.stage, r.chunk);
+    has_later_chunks_ = has_later_chunks_ || first->second != r.chunk;
+    first->second = std::min(first->second, r.chunk);
   }
   std::sort(lengths.begin(), lengths.end());
   const double usual = lengths.empty() ? 0 : lengths[lengths.size() / 10];
@@ -132,10 +136,10 @@ WEFT_DEFINE char timeline_writer::letter(step_kind k) {
                                           : 'w';
 }
 
-WEFT_DEFINE void timeline_writer::box(const record& r, double x0, double y0, double w) {
+WEFT_DEFINE void timeline_writer::box(const record& r, double x0, double y0, double w, bool is_later_chunk) {
   rect(letter(r.kind) + std::to_string(r.micro_batch % hues), x0, y0, std::max(w - 0.6, 0.4), row_height);
   if (r.kind == step_kind::backward_weight) rect("w", x0, y0, std::max(w - 0.6, 0.4), row_height);
-  if (chunks_ > stages_ && r.chunk >= stages_)
+  if (is_later_chunk)
     svg_ += "<path class='late' d='M" + number(x0) + ' ' + number(y0 + 1) + 'h' +
             number(std::max(w - 0.6, 0.4)) + "'/>";
   const std::string label = std::to_string(r.micro_batch);
@@ -175,7 +179,7 @@ WEFT_DEFINE void timeline_writer::axis() {
                                  : span / 8 / digit > 2 ? 5
                                  : span / 8 / digit > 1 ? 2
                                                         : 1);
-    for (int i = 0; i * tick <= span * (1 + 1e-9); ++i) {
+    for (int i = 0; tick > 0 && i * tick <= span * (1 + 1e-9); ++i) {
       text("ink", left + i * tick * scale_ / options_.time_scale, base + 13, weft::detail::general(i * tick));
     }
   }
@@ -201,7 +205,7 @@ WEFT_DEFINE void timeline_writer::legend() {
   if (has(step_kind::backward_weight)) entry(step_kind::backward_weight, "of the parameters");
   rect("idle", x0, y0, 26, row_height);
   text("ink", x0 + 32, y0 + 17, "idle");
-  if (chunks_ > stages_) text("ink", x0 + 70, y0 + 17, "line above: a later chunk");
+  if (has_later_chunks_) text("ink", x0 + 70, y0 + 17, "line above: a later chunk");
   svg_ += '\n';
 }
 
