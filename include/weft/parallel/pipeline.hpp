@@ -86,7 +86,8 @@ auto eval(const E& e, Run& run) {
 }
 
 namespace detail {
-/// Divides the layers of a model whose policy has the axis tp, and returns the ranks along it; otherwise null.
+/// Divides the layers of a model whose policy has the axis tp, and returns the ranks along it; otherwise
+/// null.
 template <class Plan, class Model>
 std::shared_ptr<communicator> divided_layers(Model& model, communicator& ranks, const parallel_options& o) {
   if constexpr (!divides_layers<Plan>) return nullptr;

@@ -47,7 +47,8 @@ class pipeline_context : public distributed_context {
   int stage() const { return stages_->rank(); }
   /// The blocks of a chunk, in the order of evaluation.
   const parallel::block_range& blocks_of(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)]; }
-  /// The mesh of all ranks, in which those along cp, which hold copies of the parameters, are counted along dp.
+  /// The mesh of all ranks, in which those along cp, which hold copies of the parameters, are counted along
+  /// dp.
   const mesh_sizes& sizes() const { return sizes_; }
 
   axis_bytes sent_by_axis() const override;

@@ -328,8 +328,9 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
   for (const auto& [name, t] : whole) versions.push_back(t->version());
   communicator& all_ranks = ranks();
   const std::shared_ptr<communicator> alike =
-      sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all_ranks)
-                     : all_ranks.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); }, control(""));
+      sizes_.tp == 1
+          ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all_ranks)
+          : all_ranks.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); }, control(""));
   parallel::begin_as_first(*alike, control(""), where(), whole);
   state_dict_t own[2];
   std::vector<int> chunk_of;  // for each of these parameters, the first chunk on this stage that reads it
