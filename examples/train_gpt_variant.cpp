@@ -156,14 +156,14 @@ auto bind_to_mesh(gpt& model, Optimizer& optimizer, communicator& ranks, const s
 #if WEFT_STAGES == 3 || WEFT_STAGES == 4
   using layers =
       tp<divides == model_division::layers_and_positions ? activations::by_positions : activations::whole>;
-  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, layers>>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<stage_in_options>, layers>>;
 #elif WEFT_STAGES == 7
-  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, cp<ring>, ep, tp<>>>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<stage_in_options>, cp<ring>, ep, tp<>>>;
 #elif WEFT_STAGES >= 5
   using positions = cp<std::conditional_t<divides == model_division::ulysses, ulysses, ring>>;
-  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, positions, tp<>>>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<stage_in_options>, positions, tp<>>>;
 #else
-  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>>>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<stage_in_options>>>;
 #endif
   return bind<plan>(
       model, optimizer, ranks, o,

@@ -277,10 +277,10 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_options o,
           const device_options& where = {}) {
   const parallel_options of_plan = detail::strategy_of<Plan>::options();
-  if ((o.divide != sharding::none && o.divide != of_plan.divide) ||
+  if ((o.divide != sharding::none && !detail::strategy_of<Plan>::shards(o.divide)) ||
       (o.shard_ranks != 0 && of_plan.shard_ranks != 0 && o.shard_ranks != of_plan.shard_ranks))
     throw usage_error("weft: bind: divide and shard_ranks in the options differ from those of the policy");
-  o.divide = of_plan.divide;
+  if (o.divide == sharding::none) o.divide = of_plan.divide;
   if (of_plan.shard_ranks != 0) o.shard_ranks = of_plan.shard_ranks;
   check_options(o, strategy::mesh<dp>::has);
   return detail::bound<Plan>(model, optimizer, ranks, o, where);

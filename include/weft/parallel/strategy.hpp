@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
@@ -114,13 +115,18 @@ struct dp {
   static constexpr mesh_axis axis = mesh_axis::dp;
   static constexpr sharding divide = sharding::none;
 };
+/// As the stage of `fsdp`: parallel_options::divide decides when a model is bound, for programs that let
+/// their users choose. Without options it is 3.
+inline constexpr int stage_in_options = -1;
 /// Fully sharded data parallelism along an axis: its ranks shard optimizer state (stage 1), also gradients
 /// (2), also parameters (3), as ZeRO and torch's FSDP; stage 0 shards nothing.
 template <int Stage = 3>
 struct fsdp {
-  static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: the stage must be 0, 1, 2 or 3");
+  static_assert(Stage >= stage_in_options && Stage <= 3,
+                "weft: fsdp: the stage must be 0, 1, 2, 3 or stage_in_options");
   static constexpr mesh_axis axis = mesh_axis::fsdp;
-  static constexpr sharding divide = static_cast<sharding>(Stage);
+  static constexpr sharding divide =
+      Stage == stage_in_options ? sharding::parameters : static_cast<sharding>(Stage);
 };
 
 namespace detail {
@@ -139,6 +145,7 @@ namespace strategy {
 /// No parallelism: one rank.
 struct single {
   static parallel_options options() { return {}; }
+  static constexpr bool shards(sharding divide) { return divide == sharding::none; }
 };
 
 /// Ranks along several axes, each with a kind of parallelism. The kinds are types and the sizes are given
@@ -170,10 +177,15 @@ struct mesh {
     require_one_axis();
     return {.divide = std::max({Axes::divide...})};
   }
+  /// Whether `divide` can be what this strategy shards.
+  static constexpr bool shards(sharding divide) {
+    return (std::same_as<Axes, fsdp<stage_in_options>> || ...) || divide == std::max({Axes::divide...});
+  }
   /// Throws usage_error if the options do not match the mesh with these sizes: if they shard something else,
   /// or an axis with several ranks is not part of the mesh.
   static void check(const parallel_options& o, const mesh_sizes& sizes) {
-    if (o.divide != options(sizes).divide)
+    (void)options(sizes);  // checks the axes
+    if (!shards(o.divide))
       refuse<usage_error>(
           {"weft: bind: the options do not shard what the policy shards: make them from the sizes of its "
            "mesh, auto o = plan::strategy_type::options({.dp = 2, .fsdp = 2})"});

@@ -27,7 +27,8 @@ TEST_CASE("ranks that divide positions take no steps alone, and divide the ranks
         doctest::Contains("local_steps"), usage_error);
     CHECK_THROWS_WITH_AS(
         (bind<plan>(model, optimizer, ranks, parallel_options{.context_ranks = 2})),
-        "weft: pipeline: 2 ranks that divide positions do not divide the 3 ranks of each stage", usage_error);
+        "weft: bind: context_ranks is 2, which does not divide 3 ranks with the same parameters",
+        usage_error);
   });
 }
 

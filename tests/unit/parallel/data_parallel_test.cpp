@@ -462,6 +462,26 @@ TEST_CASE("norms are global, and end the backward passes of a step") {
   }
 }
 
+TEST_CASE("the inf norm of gradients is NaN if any gradient is, on whichever rank") {
+  struct two {
+    linear_without_bias<3, 4> a, b;
+  };
+  for (const int n : {1, 2})
+    for (const int with_nan : {0, 1, 2})
+      run_ranks(n, [&](communicator& ranks) {
+        two model;
+        initialize(model, 1);
+        sgd optimizer;
+        auto run = bind(model, optimizer, ranks, {.divide = sharding::gradients});
+        const auto factor = [&](int of) { return with_nan == of ? std::nanf("") : 2.0f; };
+        tape steps(run);
+        steps.backward(steps.eval(sum(model.a.weight * factor(1)) + sum(model.b.weight * factor(2))));
+        const double norm = run.gradient_inf_norm();
+        CHECK((with_nan == 0 ? norm == 2 * n : std::isnan(norm)));
+        run.step();
+      });
+}
+
 TEST_CASE("a step of more micro-batches than backward passes is refused, and no parameter changes") {
   for (const int ranks : {1, 2})
     run_ranks(ranks, [](communicator& all) {

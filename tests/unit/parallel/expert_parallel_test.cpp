@@ -25,7 +25,7 @@ using namespace weft;
 namespace {
 
 using plan = policy<strategy::mesh<dp, ep>>;
-using sharded_plan = policy<strategy::mesh<dp, fsdp<>, ep>>;
+using sharded_plan = policy<strategy::mesh<dp, fsdp<stage_in_options>, ep>>;
 constexpr index_t C = 4;
 
 struct net {
@@ -370,6 +370,10 @@ TEST_CASE("options that do not go with the axis are refused") {
     refused({.divide = sharding::optimizer, .expert_ranks = 4}, "ep 4 needs 4 ranks, but there are 2");
     refused({.divide = sharding::optimizer, .shard_ranks = 1, .expert_ranks = 2},
             "dp 2 x ep 2 needs 4 ranks, but there are 2");
+    refused({.divide = sharding::parameters, .expert_ranks = 2}, "do not shard what the policy shards");
+    CHECK_THROWS_WITH_AS((bind<policy<strategy::mesh<fsdp<3>, ep>>>(model, optimizer, ranks,
+                                                                    parallel_options{.expert_ranks = 2})),
+                         doctest::Contains("do not shard what the policy shards"), usage_error);
     refused({.context_ranks = 2}, "2 ranks that divide positions need a policy with the axis cp");
   });
 }

@@ -209,6 +209,24 @@ TEST_CASE("top-k: NaN counts as the largest, so that all ranks see it") {
   CHECK(std::any_of(got.weights.begin(), got.weights.end(), [](float w) { return std::isnan(w); }));
 }
 
+TEST_CASE("what a hook remembers is discarded while its messages are in flight") {
+  for (const gradient_hook& hook : {top_k(0.5), power_sgd({.rank = 1, .start_step = 0})})
+    run_ranks(2, [&](communicator& ranks) {
+      net model;
+      initialize(model, 1);
+      sgd optimizer{.lr = 0.1};
+      parallel_options o{.bucket_bytes = 4, .first_bucket_bytes = 4};
+      o.hook = hook;
+      auto run = bind(model, optimizer, ranks, o);
+      const auto x = randn<float>(extents<8, 24>{}, {static_cast<std::uint64_t>(ranks.rank()), 0});
+      tape t(run);
+      t.backward(t.eval(mean(square(model(x)))));
+      for (int i = 0; i < 20; ++i) eval(sum(x), run);  // makes progress
+      run.reset_hook();
+      run.step();
+    });
+}
+
 TEST_CASE("local steps: nothing is sent but the parameters, now and then") {
   const outcome full = train_on(2, nullptr, steps), local = train_on(2, nullptr, steps, 10);
   CHECK(local.sent == full.sent);  // step 300 sends parameters, which are as large as the gradients

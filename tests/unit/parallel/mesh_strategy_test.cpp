@@ -85,6 +85,10 @@ TEST_CASE("bind takes options beside a strategy, which says what is divided") {
                          "weft: bind: divide and shard_ranks in the options differ from those of the policy",
                          usage_error);
     CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, {.layer_ranks = 2}), usage_error);
+    using any_stage = policy<strategy::fully_sharded<stage_in_options>>;
+    CHECK(bind<any_stage>(model, optimizer, ranks, {.divide = sharding::optimizer}).options().divide ==
+          sharding::optimizer);
+    CHECK(bind<any_stage>(model, optimizer, ranks, {.prefetch = 3}).options().divide == sharding::parameters);
     const char* const divides_nothing =
         "weft: bind: shard_ranks is 7, but the strategy divides neither parameters, nor gradients, nor "
         "optimizer state";

@@ -139,6 +139,7 @@ TEST_CASE("mesh: read from text, and every mistake in it is quoted") {
     refused(size, "\"" + std::string(size) + "\" must have a size of 1 or more, or auto");
   refused("dp=2,pp=2,dp=2", "the axis dp is given twice");
   refused("dp=auto,fsdp=auto", "only one axis can be auto");
+  refused("pp=65536,dp=65536,cp=auto,tp=auto", "only one axis can be auto");
   CHECK_THROWS_AS(mesh_from_text(std::string(100000, 'p')), usage_error);
 }
 
@@ -151,7 +152,9 @@ TEST_CASE("mesh: the axis that is auto has the ranks that are left") {
                        "weft: mesh: pp 2 x tp 2 with dp auto needs a multiple of 4 ranks, but there are 6",
                        usage_error);
   CHECK_THROWS_AS(with_ranks({.pp = 2}, 4), usage_error);
-  for (const mesh_sizes& m : {mesh_sizes{.pp = 2, .fsdp = 3}, mesh_sizes{}, mesh_sizes{.tp = 2}})
+  CHECK_THROWS_AS(with_ranks({.dp = 0, .fsdp = 0}, 8), usage_error);
+  for (const mesh_sizes& m :
+       {mesh_sizes{.pp = 2, .fsdp = 3}, mesh_sizes{}, mesh_sizes{.tp = 2}, mesh_sizes{.pp = 2, .dp = 0}})
     CHECK(mesh_from_text(to_mesh_text(m)) == m);
 }
 

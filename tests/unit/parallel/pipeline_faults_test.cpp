@@ -200,6 +200,43 @@ TEST_CASE("what does not fit is refused on every rank, and says why") {
   too_early([](auto& run) { run.full_optimizer(); });
 }
 
+TEST_CASE("a stage without chunks, options that do not match the policy, and settings out of range") {
+  run_ranks(2, [](communicator& ranks) {
+    const device where = one_thread();
+    net model = net::create(where);
+    sgd optimizer{.lr = -1};
+    using plan = policy<strategy::mesh<pp<>, fsdp<3>>>;
+    CHECK_THROWS_WITH_AS(bind<plan>(model, optimizer, ranks, parallel_options{.stages = 2}),
+                         doctest::Contains("do not shard what the policy shards"), usage_error);
+    int losses = 0;
+    const auto loss = [&](index_t) {
+      ++losses;
+      return cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1));
+    };
+    {
+      const auto all_on_first = [](int stages, int micro_batches) {
+        pipeline::schedule s = pipeline::gpipe(1, micro_batches);
+        s.steps.resize(static_cast<std::size_t>(stages));
+        return s;
+      };
+      auto run = bind<plan>(model, optimizer, ranks, {.pp = 2}, {.schedule = all_on_first});
+      CHECK_THROWS_WITH_AS(run.step(2, loss), doctest::Contains("lr is -1"), value_error);
+      optimizer.lr = 0.1;
+      CHECK_THROWS_WITH_AS(run.step(2, loss), doctest::Contains("or has a stage without chunks"),
+                           usage_error);
+    }
+    CHECK(losses == 0);
+    auto run = bind<plan>(model, optimizer, ranks, {.pp = 2});
+    CHECK(std::isfinite(run.step(2, loss).loss));
+    optimizer.lr = -1;
+    losses = 0;
+    CHECK_THROWS_WITH_AS(run.step(2, loss), doctest::Contains("lr is -1"), value_error);
+    CHECK(losses == 0);
+    optimizer.lr = 0.1;
+    CHECK(std::isfinite(run.step(2, loss).loss));
+  });
+}
+
 TEST_CASE("a schedule for other sizes is refused, and the step after it is as if nothing had been") {
   using plan = policy<strategy::mesh<pp<>>>;
   run_ranks(2, [](communicator& ranks) {

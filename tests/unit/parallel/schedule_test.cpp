@@ -274,6 +274,9 @@ TEST_CASE("schedules: each mistake has its kind, stage, step and peer") {
 
   CHECK(kind_of(check({})) == mistake::wrong_sizes);
   CHECK(kind_of(check({.micro_batches = 1, .stage_of = {2}, .steps = {{}}})) == mistake::wrong_sizes);
+  schedule idle = good;
+  idle.steps.emplace_back();
+  CHECK(check(idle) == finding{.kind = mistake::wrong_sizes, .stage = 2});
   CHECK(kind_of(change(good, 0, forward, [](auto&, auto e) { e->chunk = 1; })) == mistake::not_on_this_stage);
   CHECK(kind_of(change(good, 0, forward, [](auto&, auto e) { e->micro_batch = 2; })) ==
         mistake::not_on_this_stage);

@@ -71,6 +71,27 @@ TEST_CASE("timeline: boxes stand where and as long as their times say") {
   CHECK(count(svg, ">5000</text>") == 1);  // the end of the axis
 }
 
+TEST_CASE("timeline: a line above the chunks of a stage after its first, wherever they are placed") {
+  const std::string legend = ">line above: a later chunk</text>";
+  for (const std::vector<int>& stage_of :
+       {std::vector{0, 1, 0, 1}, std::vector{0, 1, 1, 0}, std::vector{0, 0, 1, 1}}) {
+    std::vector<record> records;
+    for (int c = 3; c >= 0; --c)
+      records.push_back({stage_of[std::size_t(c)], step_kind::forward, c, c, 1.0 * c, c + 1.0});
+    const std::string svg = timeline_svg(records);
+    CHECK(count(svg, "class='late'") == 2);
+    CHECK(count(svg, legend) == 1);
+    std::size_t last_on[2] = {};
+    for (std::size_t c = 0; c < 4; ++c) last_on[std::size_t(stage_of[c])] = c;
+    for (std::size_t c = 0; c < 4; ++c) {
+      const std::size_t box = svg.find("<rect class='f" + std::to_string(c) + "'");
+      const bool has_line = svg.compare(svg.find("/>", box) + 2, 5, "<path") == 0;
+      CHECK(has_line == (last_on[std::size_t(stage_of[c])] == c));
+    }
+  }
+  CHECK(count(timeline_svg(simulate(one_f_one_b(2, 2)).records), legend) == 0);
+}
+
 TEST_CASE("timeline: 8 stages and 32 micro-batches have room for every number") {
   const std::string svg = timeline_svg(simulate(one_f_one_b(8, 32), {.send = 0.3}).records);
   CHECK(count(svg, "class='n'") == 8 * 32 + 1);
@@ -82,6 +103,9 @@ TEST_CASE("timeline: empty, instantaneous and impossible records") {
   CHECK(timeline_svg({}).ends_with("</svg>\n"));
   const std::vector<record> instant = {{0, step_kind::forward, 0, 0, 1.0, 1.0}};
   CHECK(boxes(timeline_svg(instant), 'f') == 2);
+  const std::vector<record> denormal = {
+      {0, step_kind::forward, 0, 0, 0, std::numeric_limits<double>::denorm_min()}};
+  CHECK(boxes(timeline_svg(denormal), 'f') == 2);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const record& r :
        {record{0, step_kind::forward, 0, 0, 2, 1}, record{0, step_kind::forward, 0, 0, nan, 1},

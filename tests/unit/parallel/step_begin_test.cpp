@@ -3,12 +3,14 @@
 // micro-batches each has.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <weft/comm/threads.hpp>
-#include <weft/parallel/context_parallel.hpp>
+#include <weft/parallel/context_pipeline.hpp>
 #include <weft/parallel/expert_parallel.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/weft.hpp>
@@ -76,6 +78,28 @@ void names_counts(const mesh_sizes& n) {
   for (const int done : steps) CHECK(done == 2);
 }
 
+/// Binds on all ranks but the last, which comes to none of the messages of bind.
+template <class Model, class... Axes>
+void waits_only_so_long(const mesh_sizes& n) {
+  using plan = policy<strategy::mesh<Axes...>>;
+  CAPTURE(to_string(n));
+  std::atomic<int> failed = 0;
+  const int absent = static_cast<int>(n.ranks()) - 1;
+  const auto train = [&](communicator& ranks) {
+    if (ranks.rank() == absent) {  // stays, so that the others do not learn that it is gone
+      while (failed < absent) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    Model model = Model::create();
+    sgd optimizer;
+    auto o = plan::strategy_type::options(n);
+    o.timeout = std::chrono::milliseconds(100);
+    CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, o), comm_error);
+    ++failed;
+  };
+  run_ranks(static_cast<int>(n.ranks()), train);
+}
+
 }  // namespace
 
 TEST_CASE("ranks along tp, cp and ep with other numbers of micro-batches name both") {
@@ -83,4 +107,16 @@ TEST_CASE("ranks along tp, cp and ep with other numbers of micro-batches name bo
   names_counts<attention_layer, dp, cp<ring>>({.cp = 2});
   names_counts<attention_layer, dp, cp<ulysses>>({.cp = 2});
   names_counts<experts, dp, fsdp<3>, ep>({.ep = 2});
+}
+
+TEST_CASE("bind waits for a missing rank only as long as the options say, whatever groups it forms") {
+  waits_only_so_long<layers, dp>({.dp = 2});
+  waits_only_so_long<layers, dp, tp<>>({.dp = 2, .tp = 2});
+  waits_only_so_long<layers, fsdp<>, tp<>>({.fsdp = 2, .tp = 2});
+  waits_only_so_long<attention_layer, dp, cp<>>({.dp = 2, .cp = 2});
+  waits_only_so_long<attention_layer, cp<>>({.cp = 2});
+  waits_only_so_long<experts, fsdp<>, ep>({.fsdp = 2, .ep = 2});
+  waits_only_so_long<experts, ep>({.ep = 2});
+  waits_only_so_long<layers, pp<>, tp<>>({.pp = 2, .tp = 2});
+  waits_only_so_long<attention_layer, pp<>, cp<>>({.pp = 2, .cp = 2});
 }

@@ -133,6 +133,27 @@ TEST_CASE("a parameter that cannot be divided is named") {
   });
 }
 
+TEST_CASE("one parameter in layers that divide it in different ways is refused by its names") {
+  struct net {
+    linear<8, 8> plain;
+    linear<8, 8, divided::columns<>> in;
+    linear<8, 8, divided::rows<>> out;
+  };
+  run_ranks(2, [](communicator& ranks) {
+    for (const bool both_are_divided : {false, true}) {
+      net model;
+      if (both_are_divided) model.out.weight = model.in.weight;
+      else model.in.weight = model.plain.weight;
+      sgd optimizer;
+      const std::string names = both_are_divided ? "in.weight and out.weight" : "plain.weight and in.weight";
+      CHECK_THROWS_WITH_AS(
+          bind<plan>(model, optimizer, ranks, {.tp = 2}),
+          doctest::Contains(("weft: bind: parameters " + names + " are the same, but their layers").c_str()),
+          usage_error);
+    }
+  });
+}
+
 TEST_CASE("heads that do not divide are refused on every rank") {
   struct attention_only {
     causal_self_attention<C> attn;

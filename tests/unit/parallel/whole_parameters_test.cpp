@@ -24,6 +24,11 @@ using test::elements_of;
 
 namespace {
 
+struct one_matrix {
+  linear_without_bias<4, 4> w;
+  auto operator()(expression auto x) const { return w(x); }
+};
+
 struct outcome {
   std::vector<float> parameters, state;
   std::vector<std::string> names;  // of the state
@@ -242,6 +247,44 @@ TEST_CASE("experts, of which ranks have some and divide the rows") {
   CHECK(test::matches(on_mesh({.ep = 2}), whole, {.absolute = 2e-3}));
   CHECK(test::matches(on_mesh({.fsdp = 2, .ep = 2}), whole, {.absolute = 2e-3}));
   CHECK(test::matches(on_mesh({.dp = 2, .ep = 2}), whole, {.absolute = 2e-3}));
+}
+
+TEST_CASE("ranks with different numbers of experts, and matrices of all ranks between the mixtures") {
+  using mixture = mixture_of_experts<4, one_matrix>;
+  struct net {
+    mixture one;
+    linear_without_bias<4, 4> a;
+    mixture two;
+    linear_without_bias<4, 4> b;
+  };
+  using plan = policy<strategy::mesh<dp, ep>>;
+  const auto on_mesh = [](const mesh_sizes& sizes) {
+    std::vector<float> result;
+    run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
+      const auto experts = [] { return mixture::create(4, 3, {}, [] { return one_matrix{}; }); };
+      net model{experts(), {}, experts(), {}};
+      initialize(model, 3);
+      muon optimizer{.lr = 0.02,
+                     .uses = [](const std::string& n) { return n.find("router") == std::string::npos; }};
+      auto run = bind<plan>(model, optimizer, ranks, sizes);
+      const index_t each = 4 / ranks.size();
+      for (int step = 0; step < 2; ++step)
+        run.step(each, [&](index_t j) {
+          const auto x =
+              randn<float>(extents<dyn, 4>{6, 4},
+                           {.seed = static_cast<std::uint64_t>(run.micro_batch(j, each) + 4 * step)});
+          const auto g = shared(model.a(shared(model.one(x))));
+          return mean(square(model.b(shared(model.two(g))) - x));
+        });
+      const std::vector<float> all = elements_of(run.full());
+      if (ranks.rank() == 0) result = all;
+    });
+    return result;
+  };
+  const std::vector<float> whole = on_mesh({});
+  CHECK(test::matches(on_mesh({.ep = 2}), whole, {.absolute = 2e-3}));
+  CHECK(test::matches(on_mesh({.dp = 2, .ep = 2}), whole, {.absolute = 2e-3}));
+  CHECK(test::matches(on_mesh({.ep = 4}), whole, {.absolute = 2e-3}));
 }
 
 TEST_CASE("a result of another size is refused, by the parameter's name") {

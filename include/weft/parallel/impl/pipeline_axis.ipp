@@ -11,8 +11,10 @@ namespace parallel {
 
 WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
                                                bool divides_backward) {
-  if (!s.has_messages()) s = pipeline::with_messages(s);
-  if (const auto mistake = pipeline::check(s))
+  auto mistake = pipeline::detail::check_lists(s);
+  if (!mistake && !s.has_messages()) s = pipeline::with_messages(s);
+  if (!mistake) mistake = pipeline::check(s);
+  if (mistake)
     weft::refuse<usage_error>({"weft: pipeline: the schedule cannot run: ", pipeline::to_text(*mistake)});
   const auto refuse = [&](const std::string& why) {
     weft::refuse<usage_error>(

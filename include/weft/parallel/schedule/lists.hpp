@@ -3,6 +3,7 @@
 // whose results it reads.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include <weft/parallel/schedule/finding.hpp>
