@@ -53,8 +53,7 @@ TEST_CASE("csv: mistakes in the text are named with line and column") {
         "s.csv, line 1, column 8: expected the number of a micro-batch here, as in 0F12");
   CHECK(failure("0F-1\n") ==
         "s.csv, line 1, column 3: expected the number of a micro-batch here, as in 0F12");
-  CHECK(failure("-0F0\n") ==
-        "s.csv, line 1, column 1: expected the number of a chunk here, as in 0F12");
+  CHECK(failure("-0F0\n") == "s.csv, line 1, column 1: expected the number of a chunk here, as in 0F12");
   CHECK(failure("0F0;0B0\n") ==
         "s.csv, line 1, column 4: the cell goes on after its micro-batch; cells are divided by commas");
   CHECK(failure("0F99999999999\n") == "s.csv, line 1, column 3: the number of the micro-batch is too large");
