@@ -81,6 +81,8 @@ class weights_writer {
     return boxes_[static_cast<std::size_t>(rank) * held_.size() + t];
   }
 
+  /// The bytes of the elements of the slab that this rank holds.
+  static std::size_t own_bytes(const held_tensor& t, const box& slab);
   /// Copies the elements of the slab that this rank holds to `message_`, one box after the other.
   void copy_own(const held_tensor& t, const box& slab);
   void send() {

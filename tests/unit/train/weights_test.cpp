@@ -298,6 +298,40 @@ TEST_CASE("a disk that is full in between is an error on all ranks, after which 
   CHECK(io::read_safetensors(f.name() + "/w").tensors.size() == m.tensors.size());
 }
 
+namespace {
+/// A device from which nothing can be read.
+struct lost_backend : cpu::cpu_backend {
+  lost_backend() : cpu_backend(1) {}
+  void download(void*, const void*, std::size_t) override { throw device_error("weft: the device is lost"); }
+};
+}  // namespace
+
+TEST_CASE("an error of one rank in a small tensor is an error on all ranks, with larger tensors to come") {
+  const test::folder f("weft-weights-sizes");
+  fs::create_directories(f.path);
+  box_model m;
+  box_plan plan;
+  for (const auto& [name, n] : {std::pair<const char*, index_t>{"a", 2}, {"b", 100'000}}) {
+    m.tensors.push_back({name, {dtype::f32, {1, {2 * n}}}, false, false, {}});
+    m.tensors.back().bytes[""].resize(static_cast<std::size_t>(8 * n));
+    plan.push_back({{0, {{1, {0}}, {1, {n}}}}, {1, {{1, {n}}, {1, {n}}}}});
+  }
+  for (const int failing : {0, 1})
+    run_ranks(2, [&](communicator& ranks) {
+      const bool fails = ranks.rank() == failing;
+      box_run run(ranks, 1, m, plan, true, fails ? device(std::make_shared<lost_backend>()) : one_thread());
+      CHECK_THROWS_WITH_AS(
+          save_weights(f.name() + "/w", run),
+          ("weft: rank " + std::to_string(failing) + ": the device is lost").c_str(), io_error);
+    });
+  full_disk disk(1);  // of which the header takes all
+  run_ranks(2, [&](communicator& ranks) {
+    box_run run(ranks, 1, m, plan, true, one_thread());
+    CHECK_THROWS_WITH_AS(save_weights(f.name() + "/w", run, {}, disk), doctest::Contains("writing failed"),
+                         io_error);
+  });
+}
+
 TEST_CASE("a file with tensors of other types is read, unless one of these is wanted") {
   const test::folder f("weft-weights-others");
   fs::create_directories(f.path);

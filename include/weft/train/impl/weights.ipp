@@ -148,9 +148,10 @@ WEFT_DEFINE std::string weights_writer::write() {
     const index_t most = static_cast<index_t>(io::block_bytes) / size;
     for_each_slab(parallel::in_rows(held_[t].whole.extents), most, [&](const box& slab) {
       attempt([&] { copy_own(held_[t], slab); });
+      if (!failure.empty()) message_.resize(own_bytes(held_[t], slab));  // rank 0 expects this many
       if (owners_.rank() != 0) return send();
       slab_.resize(static_cast<std::size_t>(slab.size() * size));
-      place(slab, 0, t);
+      if (failure.empty()) place(slab, 0, t);
       for (int r = 1; r < owners_.size(); ++r) receive(r, slab, t);
       attempt([&] { file_->append({slab_.data(), slab_.size()}); });
     });
@@ -186,6 +187,12 @@ WEFT_DEFINE void weights_writer::gather_boxes() {
       boxes_[i].push_back(b);
     }
   }
+}
+
+WEFT_DEFINE std::size_t weights_writer::own_bytes(const held_tensor& t, const box& slab) {
+  std::size_t bytes = 0;
+  for (const stored_box& p : t.parts) bytes += bytes_of(intersection(slab, p.where).extents, t.whole.type);
+  return bytes;
 }
 
 WEFT_DEFINE void weights_writer::copy_own(const held_tensor& t, const box& slab) {
