@@ -299,11 +299,6 @@ class checkpointer {
     describe();
     saving_ = std::make_shared<saving>();
     written_ = saving_->written.get_future();
-    if (options_.asynchronous)
-      run_->before_update([copied = saving_->copied.get_future().share(), held_up = held_up_] {
-        const stopwatch waiting(*held_up);
-        copied.wait();
-      });
     writing_ = std::async(std::launch::async, [this, s = saving_, index] {
       try {
         const struct signal {
@@ -314,6 +309,11 @@ class checkpointer {
       } catch (...) { return s->written.set_exception(std::current_exception()); }
       write(*s, index);
     });
+    if (options_.asynchronous)  // not before there is a thread, without which the wait would not end
+      run_->before_update([copied = saving_->copied.get_future().share(), held_up = held_up_] {
+        const stopwatch waiting(*held_up);
+        copied.wait();
+      });
   }
 
   /// Records which boxes this rank holds, and copies those in device memory. Reuses the memory of the

@@ -2,6 +2,8 @@
 // Saves that fail: the error messages, and what remains in the folder.
 #include <doctest/doctest.h>
 
+#include <pthread.h>
+
 #include <set>
 
 #include "../../checkpoints.hpp"
@@ -29,6 +31,28 @@ struct failing_disk : io::file_calls {
     errno = EIO;
     return -1;
   }
+};
+
+/// While one exists, no thread can be started: the address space is smaller than a stack.
+class no_threads {
+ public:
+  no_threads() {
+    ::pthread_attr_t huge;
+    ::pthread_getattr_default_np(&before_);
+    ::pthread_getattr_default_np(&huge);
+    ::pthread_attr_setstacksize(&huge, std::size_t{1} << 47);
+    ::pthread_setattr_default_np(&huge);
+    ::pthread_attr_destroy(&huge);
+  }
+  no_threads(const no_threads&) = delete;
+  no_threads& operator=(const no_threads&) = delete;
+  ~no_threads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+
+ private:
+  ::pthread_attr_t before_;
 };
 
 std::set<std::string> checkpoints_in(const folder& f) {
@@ -68,6 +92,25 @@ TEST_CASE("a last save that failed and was not waited for is printed, also while
     CHECK(std::count(printed.begin(), printed.end(), '\n') == 2);  // each rank says its own
   }
   CHECK(save(true, false) == "");
+}
+
+TEST_CASE("a save for which there is no thread fails, and the next step does not wait for it") {
+  const folder f("weft-checkpoint-no-thread");
+  run_ranks(1, [&](communicator& ranks) {
+    bound_net n(ranks);
+    n.train(1);  // threads that the run needs are there
+    checkpointer saves(f.name(), n.run, {.on_failure = save_failure::go_on});
+    {
+      const no_threads here;
+      saves.save({1, 1});
+    }
+    n.train(1);
+    saves.finish();
+    CHECK(has(saves.last_failure(), "Resource temporarily unavailable"));
+    saves.save({2, 2});
+    saves.finish();
+    CHECK(saves.last_failure() == "");
+  });
 }
 
 TEST_CASE("an exception after save leaves the checkpoint if all ranks have written their files") {
