@@ -26,7 +26,7 @@ namespace detail {
 /// The calls of an agent that have not been answered.
 class rpc_calls {
  public:
-  explicit rpc_calls(std::shared_ptr<store> s) : store_(std::move(s)) {}
+  explicit rpc_calls(std::shared_ptr<store> s);
 
   std::int64_t begin() {
     const std::lock_guard lock(mutex_);
@@ -60,7 +60,7 @@ class rpc_calls {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::int64_t, std::optional<std::string>> answers_;
-  std::int64_t last_ = 0;
+  std::int64_t last_;  // starts at random: answers to an earlier agent of this rank may still arrive
   std::string over_;  // why no more answers will arrive
 };
 

@@ -148,6 +148,24 @@ TEST_CASE("an agent that is not called asks nothing, and leaves nothing in the s
     CHECK_FALSE(all->pop(queue, 0ms, {}));
 }
 
+TEST_CASE("an answer to an agent that has ended is not taken for one to the next agent of its rank") {
+  const auto store = std::make_shared<memory_store>();
+  const rpc_agent::connect connect = [&] { return store; };
+  std::atomic<bool> late = false;
+  rpc_agent server(connect, 1, 2);
+  server.serve("slow", [&late](int a) {
+    late.wait(false);
+    return a;
+  });
+  server.serve("add", [](int a, int b) { return a + b; });
+  CHECK_THROWS_AS(rpc_agent(connect, 0, 2).call_within<int>(50ms, 1, "slow", 999).get(), timeout_error);
+  rpc_agent second(connect, 0, 2);
+  std::future<int> sum = second.call<int>(1, "add", 2, 3);
+  late = true;
+  late.notify_all();
+  CHECK(sum.get() == 5);
+}
+
 TEST_CASE("no call ends the process that serves it") {
   auto server = std::make_unique<tcp_store_server>("127.0.0.1", 0, "secret",
                                                    tcp_store_limits{.bytes = 3 << 20, .request = 2 << 20});

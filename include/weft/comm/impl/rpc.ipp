@@ -4,10 +4,14 @@
 
 #include <weft/base/config.hpp>
 #include <weft/base/deadline.hpp>
+#include <weft/comm/handshake.hpp>
 #include <weft/comm/rpc.hpp>
 
 namespace weft {
 namespace detail {
+
+WEFT_DEFINE rpc_calls::rpc_calls(std::shared_ptr<store> s)
+    : store_(std::move(s)), last_(frame_reader(random_bytes(8)).number() >> 2) {}  // far from an overflow
 
 WEFT_DEFINE std::string rpc_calls::finish(std::int64_t number, store::milliseconds limit, int to,
                                           const std::string& function, const std::string& request) {
