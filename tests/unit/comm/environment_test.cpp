@@ -35,6 +35,9 @@ TEST_CASE("launchers: torchrun's variables, mpirun's, none") {
   variables with_agent = torchrun;
   with_agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   CHECK(launch_from_environment(in(with_agent)).port == 29501);
+  const launch by_hand = launch_from_environment(in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}));
+  CHECK(by_hand.local_rank == 1);
+  CHECK(by_hand.local_size == 2);
   const launch b = launch_from_environment(in(
       {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}));
   CHECK(b.from == launch::launcher::mpirun);

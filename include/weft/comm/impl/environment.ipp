@@ -35,8 +35,10 @@ WEFT_DEFINE launch launch_from_environment(const variable_lookup& look_up) {
       throw usage_error("weft: WORLD_SIZE=" + std::to_string(l.size) + " contradicts OMPI_COMM_WORLD_SIZE=" +
                         look_up("OMPI_COMM_WORLD_SIZE") + ": unset WORLD_SIZE and RANK under mpirun");
     l.rank = number("RANK", 0, l.size - 1);
-    l.local_size = look_up("LOCAL_WORLD_SIZE") ? number("LOCAL_WORLD_SIZE", 1, l.size) : l.size;
-    l.local_rank = look_up("LOCAL_RANK") ? number("LOCAL_RANK", 0, l.local_size - 1) : 0;
+    const bool one_machine = !look_up("LOCAL_WORLD_SIZE");
+    l.local_size = one_machine ? l.size : number("LOCAL_WORLD_SIZE", 1, l.size);
+    if (look_up("LOCAL_RANK")) l.local_rank = number("LOCAL_RANK", 0, l.local_size - 1);
+    else l.local_rank = one_machine ? l.rank : 0;
   } else if (look_up("OMPI_COMM_WORLD_RANK")) {
     l.from = launch::launcher::mpirun;
     l.size = number("OMPI_COMM_WORLD_SIZE", 1, most);
