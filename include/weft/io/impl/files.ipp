@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -239,12 +240,16 @@ WEFT_DEFINE void make_folders(file_calls& calls, const std::string& path) {
 WEFT_DEFINE std::vector<std::string> names_in(const std::string& folder) {
   DIR* const open = ::opendir(folder.c_str());
   if (!open) fail_at(folder, "cannot be listed");
+  const std::unique_ptr<DIR, int (*)(DIR*)> closes(open, ::closedir);
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(open)) {
+  for (;;) {
+    errno = 0;  // null is the end of the folder, or an error
+    const dirent* const entry = ::readdir(open);
+    if (!entry) break;
     const std::string name = entry->d_name;
     if (name != "." && name != "..") names.push_back(name);
   }
-  ::closedir(open);
+  if (errno != 0) fail_at(folder, "cannot be listed");
   std::sort(names.begin(), names.end());
   return names;
 }
