@@ -14,8 +14,8 @@
 
 namespace weft {
 
-/// Elements that all ranks together send in an operation; `count` is the number of elements that are reduced,
-/// gathered or broadcast in total.
+/// Elements that all ranks together send in an all_reduce, all_gather, reduce_scatter, broadcast or reduce of
+/// `count` elements in total; 0 for other kinds, for which this number does not determine them.
 constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
   switch (kind) {
     case collective::all_reduce: return 2 * count * (ranks - 1);

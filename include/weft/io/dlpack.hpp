@@ -90,9 +90,9 @@ Managed* to_dlpack(tensor<T, E, G> t) {
 }
 
 /// A copy on `where` of another library's tensor, with any strides; calls its deleter. Throws, without
-/// calling the deleter, value_error for an element type other than T, more than 6 dims, a device other than
-/// the CPU, a bool other than 0 and 1, or a version other than 1; shape_error if its shape does not match
-/// `Extents`.
+/// calling the deleter, value_error for an element type other than T, more than 6 dims, memory that is
+/// neither the CPU's nor pinned host memory of CUDA or ROCm, a bool other than 0 and 1, or a version other
+/// than 1; shape_error if its shape does not match `Extents`.
 template <element T, class Extents, dlpack_managed Managed>
 tensor<T, Extents> from_dlpack(Managed* from, const device& where = default_device()) {
   if constexpr (std::same_as<Managed, dlpack_versioned_tensor>) detail::check_version(from->major);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // .pt and .pth files of torch.save: the tensors of a state_dict or checkpoint.
 //
-//   const io::stored_tensors file = io::read_pt("checkpoint.pt");   // torch.save({"model": ..., "epoch": 3},
-//   ...) file.tensors.at("model.hidden.weight"), file.metadata.at("epoch") == "3"
+//   // torch.save({"model": model.state_dict(), "epoch": 3}, "checkpoint.pt")
+//   const io::stored_tensors file = io::read_pt("checkpoint.pt");
+//   file.tensors.at("model.hidden.weight"), file.metadata.at("epoch") == "3"
 //
 // A file is a zip archive: a pickle describes tensors, and members hold their elements. The pickle is not
 // executed (torch_pickle.hpp), and its statements about elements are checked against the archive.
