@@ -93,17 +93,16 @@ class mpi_watch {
   /// longer than `limit`.
   bool end_together(int& code, milliseconds limit) {
     const auto until = deadline_after(limit);
-    int mine = severity(code), worst = 0, done = 0;
-    MPI_Request request;
-    MPI_Iallreduce(&mine, &worst, 1, MPI_INT, MPI_MAX, end_, &request);
-    for (;;) {
-      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    own_severity_ = severity(code);
+    MPI_Iallreduce(&own_severity_, &worst_, 1, MPI_INT, MPI_MAX, end_, &ending_);
+    for (int done = 0;;) {
+      MPI_Test(&ending_, &done, MPI_STATUS_IGNORE);
       if (done) break;
       if (clock::now() > until) return false;
       progress();
       std::this_thread::sleep_for(milliseconds(1));
     }
-    code = worst < 2 ? worst * exit_codes::others_failed : worst - 2;
+    code = worst_ < 2 ? worst_ * exit_codes::others_failed : worst_ - 2;
     return true;
   }
 
@@ -157,6 +156,8 @@ class mpi_watch {
 
   mpi_link link_;
   boost::mpi::communicator end_;
+  int own_severity_ = 0, worst_ = 0;  // MPI may use them after end_together() has returned false
+  MPI_Request ending_ = MPI_REQUEST_NULL;
   std::vector<mpi_watched_group*> groups_;
   rank_standings heard_;
   std::optional<watch_verdict> verdict_;
