@@ -21,6 +21,16 @@ template <class T>
 using accumulator_of = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float,
                                           std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>>;
 
+/// The type in which sums and products are computed: integers overflow modulo 2^bits.
+template <class A, bool = std::is_integral_v<A>>
+struct wrapping {
+  using type = A;
+};
+template <class A>
+struct wrapping<A, true> {
+  using type = std::make_unsigned_t<A>;
+};
+
 /// Calls f(g) with the function g(a, b) that combines two elements.
 template <class A, class F>
 void visit_reduction(reduction op, F f) {
@@ -28,9 +38,11 @@ void visit_reduction(reduction op, F f) {
     if constexpr (std::is_floating_point_v<A>) return std::isnan(x);
     else return false;
   };
+  using W = typename wrapping<A>::type;
   switch (op) {
-    case reduction::sum: case reduction::average: return f([](A a, A b) { return static_cast<A>(a + b); });
-    case reduction::product: return f([](A a, A b) { return static_cast<A>(a * b); });
+    case reduction::sum: case reduction::average:
+      return f([](A a, A b) { return static_cast<A>(W(a) + W(b)); });
+    case reduction::product: return f([](A a, A b) { return static_cast<A>(W(a) * W(b)); });
     case reduction::minimum: return f([=](A a, A b) { return b < a || is_nan(b) ? b : a; });  // a NaN wins
     case reduction::maximum: return f([=](A a, A b) { return a < b || is_nan(b) ? b : a; });
   }
