@@ -10,7 +10,7 @@ namespace weft::detail {
 struct fingerprint {
   std::int64_t count = 0;  // of a message, or of a part
   std::int32_t type = 0;
-  char text[500] = {};
+  char text[operation::most_text + 1] = {};
 
   fingerprint() = default;
   /// The description sent to rank `to` of the group.

@@ -14,6 +14,14 @@
 
 namespace weft {
 
+namespace detail {
+
+/// `text`; if it has more than `most` characters, its beginning, a checksum of it and its end, so that
+/// different texts remain different. `most` must be at least 30.
+std::string shortened(const std::string& text, std::size_t most);
+
+}  // namespace detail
+
 /// The kinds of operations.
 enum class collective : std::uint8_t {
   all_reduce,
@@ -118,8 +126,9 @@ struct operation {
   }
 
   /// For example "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12"; equal on ranks that call the same
-  /// operation.
+  /// operation. Shortened to `most_text` characters.
   std::string text() const;
+  static constexpr std::size_t most_text = 200;
 
   /// Whether text() would be equal, without composing it.
   bool means_what(const operation& other) const;
@@ -132,6 +141,7 @@ struct operation {
 
  private:
   std::string amount(index_t n) const { return std::string(name_of(type())) + " x " + std::to_string(n); }
+  /// For example " = 3+1", or " = 64 x 3+1" with more than 3 equal counts in a row.
   static std::string parts(const rank_counts& counts);
 };
 

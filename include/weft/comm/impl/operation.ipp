@@ -2,12 +2,27 @@
 // Definitions of <weft/comm/operation.hpp>.
 #pragma once
 
+#include <cstdio>
 #include <map>
 
 #include <weft/base/config.hpp>
+#include <weft/base/xxh64.hpp>
 #include <weft/comm/operation.hpp>
 
 namespace weft {
+
+namespace detail {
+
+WEFT_DEFINE std::string shortened(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text;
+  char middle[32];
+  const int n = std::snprintf(middle, sizeof middle, "... (%016llx) ...",
+                              static_cast<unsigned long long>(xxh64(text)));
+  const std::size_t kept = most - static_cast<std::size_t>(n), end = kept / 2;
+  return text.substr(0, kept - end) + middle + text.substr(text.size() - end);
+}
+
+}  // namespace detail
 
 WEFT_DEFINE std::string operation::text() const {
   std::string t = name_of(kind);
@@ -41,7 +56,7 @@ WEFT_DEFINE std::string operation::text() const {
   if (!label.empty()) (t += " for ").append(label);
   if (step >= 0) (t += " in step ").append(std::to_string(step));
   if (space() == memory_space::device) t += ", in device memory";
-  return t;
+  return detail::shortened(t, most_text);
 }
 
 WEFT_DEFINE bool operation::means_what(const operation& other) const {
@@ -65,8 +80,12 @@ WEFT_DEFINE bool operation::means_what(const operation& other) const {
 
 WEFT_DEFINE std::string operation::parts(const rank_counts& counts) {
   std::string t;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
+  for (std::size_t i = 0, equal = 0; i < counts.size(); i += equal) {
+    equal = 1;
+    while (i + equal < counts.size() && counts[i + equal] == counts[i]) ++equal;
+    if (equal < 4) equal = 1;
     t += i ? "+" : " = ";
+    if (equal > 1) t += std::to_string(equal) + " x ";
     t += std::to_string(counts[i]);
   }
   return t;
