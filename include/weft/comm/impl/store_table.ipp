@@ -136,8 +136,13 @@ WEFT_DEFINE void store_table::wait_for(std::uint64_t client, store_request& q,
     throw value_error(std::string("weft: store: ") + name_of(q.what) + " " + shown(q.texts[0]) + ": " +
                       waiting_memory_.refusal(n));
   waiter w{++tickets_, std::move(q), charge(waiting_memory_, n), watched};
-  watchers_[name_of_watched(w)].emplace(w.ticket, client);
-  waiting_.emplace(client, std::move(w));
+  const auto at = waiting_.emplace(client, std::move(w)).first;
+  try {
+    watchers_[name_of_watched(at->second)].emplace(at->second.ticket, client);
+  } catch (const std::bad_alloc&) {
+    waiting_.erase(at);
+    throw;
+  }
 }
 
 WEFT_DEFINE void store_table::wake(const name& come, std::vector<store_reply>& replies) {
@@ -156,8 +161,10 @@ WEFT_DEFINE void store_table::withdraw(std::uint64_t client, std::vector<store_r
   const auto at = waiting_.find(client);
   if (at == waiting_.end()) return;
   const auto watchers = watchers_.find(name_of_watched(at->second));
-  watchers->second.erase({at->second.ticket, client});
-  if (watchers->second.empty()) watchers_.erase(watchers);
+  if (watchers != watchers_.end()) {  // unless there was no memory to go on waiting
+    watchers->second.erase({at->second.ticket, client});
+    if (watchers->second.empty()) watchers_.erase(watchers);
+  }
   replies.push_back(store_answer(client, at->second.request.number, store_status::late, ""));
   waiting_.erase(at);
 }
