@@ -67,7 +67,10 @@ struct thread_world {
   /// Makes everything fail from now on. Requires the lock.
   template <class Error = comm_error>
   void give_up(const std::string& report) {
-    if (!aborted) aborted = std::make_exception_ptr(Error(report));
+    give_up(std::make_exception_ptr(Error(report)));
+  }
+  void give_up(std::exception_ptr why) {
+    if (!aborted) aborted = std::move(why);
     gave_up = true;
     changed.notify_all();
   }
@@ -102,6 +105,7 @@ struct rendezvous {
 
   recycled_vector<chunk> chunks;  // from `ready` on
   std::atomic<std::size_t> finished = 0;
+  std::atomic<bool> failed = false;  // one of the chunks
   char apart[64];  // a separate cache line for the values that waiting ranks poll
   std::atomic<stage> at = stage::gathering;
 };

@@ -27,10 +27,13 @@ class thread_group {
   ~thread_group();
 
   int size() const { return ranks_; }
+  std::string name(int rank) const { return "rank " + std::to_string(in_world(rank)); }  // in the world
   thread_world& world() const { return *world_; }
 
   /// Returns the rendezvous of the next collective of `rank`; the caller must release it.
   rendezvous& post(int rank, operation o);
+  /// The last collective that `rank`, which calls this, has posted.
+  rendezvous& last_of(int rank) const { return *at(rank).place; }
   void release(rendezvous& m, int uses = 1) {
     if (m.users.fetch_sub(uses) == uses) delete &m;
   }
@@ -83,7 +86,6 @@ class thread_group {
     return all;
   }
   int in_world(int rank) const { return in_world_[static_cast<std::size_t>(rank)]; }
-  std::string name(int rank) const { return "rank " + std::to_string(in_world(rank)); }
 
   void rethrow_aborted() const {  // requires the lock
     if (world_->aborted) std::rethrow_exception(world_->aborted);
@@ -100,8 +102,11 @@ class thread_group {
   /// Fails because the peer of an operation of `rank` has left. Requires the lock.
   void give_up_on(int gone, int rank);
 
-  /// Called without the lock when all ranks have arrived. The last rank executes small operations at once.
-  void begin(rendezvous& m);
+  /// Called by `rank` without the lock when all ranks have arrived. It executes small operations at once.
+  void begin(rendezvous& m, int rank);
+  void prepare(rendezvous& m);
+  /// Makes everything fail by the exception that `rank` is handling.
+  void give_up_after_exception(int rank);
 
   std::string disagreement_of(const rendezvous& m) const;
 
@@ -143,27 +148,33 @@ class thread_group {
   std::map<std::tuple<int, int, int>, std::vector<std::shared_ptr<message>>> messages_;
 };
 
+/// The handle of a collective. Made before the collective is posted: without a handle, nobody would wait until
+/// the other ranks no longer use its buffers.
 class collective_state : public work::state {
  public:
-  collective_state(std::shared_ptr<thread_group> g, rendezvous& m, int rank)
-      : group_(std::move(g)), rendezvous_(m), rank_(rank) {}
+  collective_state(std::shared_ptr<thread_group> g, int rank) : group_(std::move(g)), rank_(rank) {}
   collective_state(const collective_state&) = delete;
   collective_state& operator=(const collective_state&) = delete;
-  ~collective_state() override { group_->release(rendezvous_); }
-  bool poll() override { return group_->help(rendezvous_, rank_); }
-  void wait(std::chrono::milliseconds limit) override { group_->wait(rendezvous_, rank_, limit); }
-  std::exception_ptr failure() const override { return group_->failure(rendezvous_); }
+  ~collective_state() override {
+    if (rendezvous_) group_->release(*rendezvous_);
+  }
+  void post(operation o) { rendezvous_ = &group_->post(rank_, std::move(o)); }
+  bool poll() override { return group_->help(*rendezvous_, rank_); }
+  void wait(std::chrono::milliseconds limit) override { group_->wait(*rendezvous_, rank_, limit); }
+  std::exception_ptr failure() const override { return group_->failure(*rendezvous_); }
 
  private:
   std::shared_ptr<thread_group> group_;
-  rendezvous& rendezvous_;
+  rendezvous* rendezvous_ = nullptr;
   int rank_;
 };
 
+/// The handle of a message; likewise.
 class message_state : public work::state {
  public:
-  message_state(std::shared_ptr<thread_group> g, std::shared_ptr<message> m, bool sends, int rank)
-      : group_(std::move(g)), message_(std::move(m)), sends_(sends), rank_(rank) {}
+  message_state(std::shared_ptr<thread_group> g, bool sends, int rank)
+      : group_(std::move(g)), sends_(sends), rank_(rank) {}
+  void post(operation o) { message_ = group_->post_message(rank_, std::move(o)); }
   bool poll() override { return group_->over_or_aborted(*message_, sends_); }
   void wait(std::chrono::milliseconds limit) override { group_->wait(*message_, sends_, rank_, limit); }
   std::exception_ptr failure() const override {

@@ -42,7 +42,7 @@ WEFT_DEFINE rendezvous& thread_group::post(int rank, operation o) {
     release(*std::exchange(own.place, &m));
   }
   const int before = m.arrived.fetch_add(1);
-  if (before + 1 == ranks_) begin(m);
+  if (before + 1 == ranks_) begin(m, rank);
   else if (gone_ > 0) look_for_gone(m, rank);
   if ((before & rendezvous::cancelled || world_->gave_up) && m.cancel()) {
     release(m);
@@ -62,7 +62,8 @@ WEFT_DEFINE std::shared_ptr<message> thread_group::post_message(int rank, operat
     at(rank).message = o.text();
   }
   const int from = sends ? rank : o.root, to = sends ? o.root : rank;
-  auto& queue = messages_[{from, to, o.tag}];
+  const auto path = messages_.try_emplace({from, to, o.tag}).first;
+  auto& queue = path->second;
   auto found =
       std::find_if(queue.begin(), queue.end(), [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
   if (found == queue.end()) {
@@ -74,7 +75,6 @@ WEFT_DEFINE std::shared_ptr<message> thread_group::post_message(int rank, operat
     (*found)->receiver_rank = to;
   }
   const std::shared_ptr<message> m = *found;
-  (sends ? m->sent : m->wanted) = true;
   if (sends) {
     m->from = o.in;
     m->sender = o.text();
@@ -87,8 +87,10 @@ WEFT_DEFINE std::shared_ptr<message> thread_group::post_message(int rank, operat
     m->to = o.out;
     m->receiver = o.text();
   }
+  (sends ? m->sent : m->wanted) = true;  // now that nothing can throw
   if (m->sent && m->wanted) {
     queue.erase(found);
+    if (queue.empty()) messages_.erase(path);
     deliver(*m, from, to);
   }
   rethrow_aborted();
@@ -104,12 +106,18 @@ WEFT_DEFINE bool thread_group::help(rendezvous& m, int rank) {
   for (std::size_t i = 0; i < count && !m.is_over(); ++i) {
     chunk& c = m.chunks[(own + i) % count];
     if (std::atomic_ref(c.taken).exchange(true)) continue;
-    run(c, m.posted);
+    try {
+      run(c, m.posted);
+    } catch (...) {
+      give_up_after_exception(rank);
+      m.failed = true;
+    }
     if (m.finished.fetch_add(1) + 1 < count) continue;
-    m.at = rendezvous::stage::over;
+    m.at = m.failed ? rendezvous::stage::refused : rendezvous::stage::over;
     world_->tell();
   }
-  return m.is_over();
+  const rendezvous::stage then = m.at;
+  return then == rendezvous::stage::over || then == rendezvous::stage::refused;
 }
 
 WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::milliseconds limit) {
@@ -206,28 +214,42 @@ WEFT_DEFINE void thread_group::give_up_on(int gone, int rank) {
   world_->give_up("weft: " + name(gone) + " is gone; " + name(rank) + " waits for it in " + what_does(rank));
 }
 
-WEFT_DEFINE void thread_group::begin(rendezvous& m) {
-  const auto agrees = [&](const operation& each) { return each.means_what(m.posted[0]); };
+WEFT_DEFINE void thread_group::begin(rendezvous& m, int rank) {
   try {
-    if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m));
-    m.chunks = chunks_of(m.posted);  // or the parts do not fit
-    if (m.posted[0].agrees_only) m.chunks.clear();
-  } catch (const comm_error& e) {
-    {
-      const std::lock_guard lock(world_->mutex);
-      world_->give_up(e.what());
-    }
+    prepare(m);
+  } catch (...) {
+    give_up_after_exception(rank);
     m.at = rendezvous::stage::refused;
-    world_->tell();
-    return;
   }
+  world_->tell();
+}
+
+WEFT_DEFINE void thread_group::prepare(rendezvous& m) {
   const operation& o = m.posted[0];
+  const auto agrees = [&](const operation& each) { return each.means_what(o); };
+  if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m));
+  m.chunks = chunks_of(m.posted);  // or the parts do not fit
+  if (o.agrees_only) m.chunks.clear();
   const index_t bytes = std::max(o.in.bytes(), o.out.count * size_of(o.out.type)) * ranks_;
   const bool small = m.chunks.empty() || bytes <= small_bytes;
   if (small)
     for (const chunk& c : m.chunks) run(c, m.posted);
   m.at = small ? rendezvous::stage::over : rendezvous::stage::ready;
-  world_->tell();
+}
+
+WEFT_DEFINE void thread_group::give_up_after_exception(int rank) {
+  std::exception_ptr why = std::current_exception();
+  try {
+    throw;
+  } catch (const comm_error&) {  // names the ranks
+  } catch (const std::exception& e) {
+    try {
+      why = std::make_exception_ptr(
+          comm_error("weft: " + name(rank) + " gave up: " + e.what() + ", in " + what_does(rank)));
+    } catch (const std::bad_alloc&) {}  // no memory for the text
+  } catch (...) {}
+  const std::lock_guard lock(world_->mutex);
+  world_->give_up(std::move(why));
 }
 
 WEFT_DEFINE std::string thread_group::disagreement_of(const rendezvous& m) const {

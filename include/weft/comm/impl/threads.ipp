@@ -29,19 +29,18 @@ WEFT_DEFINE std::shared_ptr<communicator> threads_communicator::split(int color,
 
 WEFT_DEFINE void threads_communicator::abort(const std::string& reason) {
   const std::lock_guard lock(group_->world().mutex);
-  group_->world().give_up("weft: rank " + std::to_string(rank_) + " gave up: " + reason);
+  group_->world().give_up("weft: " + group_->name(rank_) + " gave up: " + reason);
 }
 
 WEFT_DEFINE work threads_communicator::start(operation o) {
   const auto limit = o.timeout;
-  if (is_message(o.kind)) {
-    const bool sends = o.kind == collective::send;
-    return work(std::make_shared<detail::message_state>(group_, group_->post_message(rank_, std::move(o)),
-                                                        sends, rank_),
-                limit);
-  }
-  return work(make_recycled<detail::collective_state>(group_, group_->post(rank_, std::move(o)), rank_),
-              limit);
+  const auto posted = [&](const auto& state) {
+    state->post(std::move(o));
+    return work(state, limit);
+  };
+  if (is_message(o.kind))
+    return posted(std::make_shared<detail::message_state>(group_, o.kind == collective::send, rank_));
+  return posted(make_recycled<detail::collective_state>(group_, rank_));
 }
 
 namespace detail {
@@ -56,7 +55,7 @@ WEFT_DEFINE rank_threads::rank_threads(int n, std::function<void(communicator&)>
   started_ = static_cast<std::size_t>(n);
   try {
     for (int r = 0; r < n; ++r) threads_.emplace_back([this, group, r] { run(group, r); });
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {  // no thread, or no memory for one
     const std::string why = "weft: run_ranks: rank " + std::to_string(threads_.size()) + " of " +
                             std::to_string(n) + " could not be started: " + e.what();
     keep(std::make_exception_ptr(comm_error(why)));
