@@ -44,9 +44,7 @@ class rank_watch {
   /// Reports a broken connection to `peer`.
   void report_lost(int peer, const rank_wait& w);
   /// Makes everything fail, with this reason.
-  void give_up(const std::string& reason) {
-    send_report(report(watch_report::give_up).text(reason), {false, reason}, {false, reason});
-  }
+  void give_up(const std::string& reason);
 
   std::optional<watch_verdict> verdict() const {
     const std::lock_guard lock(mutex_);
@@ -87,6 +85,8 @@ class rank_watch {
     return report_ && !verdict_;
   }
 
+  /// What to poll the connection to rank 0 for.
+  short events();
   /// Handles notices of rank 0; false when its connection is closed.
   bool hear();
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include <weft/comm/handshake.hpp>
 #include <weft/comm/standing_frames.hpp>
 #include <weft/comm/watch_judge.hpp>
 #include <weft/comm/watch_socket.hpp>
@@ -20,7 +21,10 @@ namespace weft::detail {
 enum class watch_report : std::uint8_t { come, leave, give_up, late, lost, standing };
 enum class watch_notice : std::uint8_t { nonce, all_there, where_are_you, verdict, farewell };
 
-std::string watch_proof(const std::string& secret, const std::string& nonce, int rank);
+/// The proof of `rank` that it knows the secret of its job.
+inline std::string watch_proof(const std::string& secret, const std::string& nonce, int rank) {
+  return proof(secret, "rank " + std::to_string(rank), nonce);
+}
 
 class watch_server {
  public:
@@ -69,8 +73,8 @@ class watch_server {
 
   /// Sends each notice once; ranks that connect late also receive the verdict.
   void tell();
-  void tell_all(const std::string& frame) const {
-    for (const peer& p : peers_)
+  void tell_all(const std::string& frame) {
+    for (peer& p : peers_)
       if (p.rank >= 0) p.socket.send(frame);
   }
   static frame_writer notice(watch_notice what) {
@@ -84,7 +88,7 @@ class watch_server {
   wake_up wake_;
   std::list<peer> peers_;
   std::set<int> told_;
-  bool asked_ = false;  // whether all ranks have been asked for their standing
+  bool asked_ = false;  // whether ranks have been asked for their standing; those that connect later are, too
   clock::time_point full_until_{};
   std::atomic<bool> ending_ = false;
   std::thread thread_;

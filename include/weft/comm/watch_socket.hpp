@@ -11,7 +11,6 @@
 
 #include <weft/base/descriptor.hpp>
 #include <weft/base/error.hpp>
-#include <weft/base/sha256.hpp>
 #include <weft/comm/store_protocol.hpp>
 
 namespace weft::detail {
@@ -31,16 +30,17 @@ class wake_up {
   descriptor fd_;
 };
 
-std::string drawn_bytes(std::size_t n);
-
 /// A connection that transfers frames: a u32 length and bytes. Neither sending nor receiving blocks.
 class frame_socket {
  public:
   explicit frame_socket(descriptor fd);
   int get() const { return fd_.number(); }
+  /// The events for poll(), after which flush() and receive() have something to do.
+  short events() const;
 
-  /// Sends a frame. It is lost if the kernel's buffer is full, which means that the peer does not read.
-  void send(const std::string& frame) const;
+  /// Sends a frame of at most 1 MiB; what the kernel does not take is sent by flush().
+  void send(const std::string& frame);
+  void flush();
   /// Buffers what has arrived; false if the connection is closed.
   bool receive();
   /// The next complete frame, if there is one. Throws comm_error if it claims more than `limit` bytes.
@@ -49,7 +49,7 @@ class frame_socket {
  private:
   static constexpr std::size_t most = 1 << 20;
   descriptor fd_;
-  std::string arrived_;
+  std::string arrived_, leaving_;
 };
 
 struct address_list {

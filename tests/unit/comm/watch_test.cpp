@@ -45,6 +45,15 @@ struct listener : watched_group {
   }
 };
 
+/// The next frame of a connection.
+std::string next_of(frame_socket& s) {
+  for (;;) {
+    if (const auto frame = s.next()) return *frame;
+    REQUIRE(s.receive());
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("who waits for whom ends at the rank that waits for nobody") {
@@ -265,6 +274,82 @@ TEST_CASE("a rank says who it is before it reports, however late it is asked") {
   }
   rank_1.send(frame_writer().byte(3).byte(1).text("the verdict").take());
   late.join();
+}
+
+TEST_CASE("a rank that comes while others are asked for their standing is asked, too") {
+  watch_server server("127.0.0.1", "secret", 3);
+  const auto comes = [&](int rank) {
+    frame_socket s(connect_to("127.0.0.1", std::to_string(server.port()), 60s));
+    frame_reader nonce(next_of(s));
+    nonce.byte();
+    const std::string proof = watch_proof("secret", nonce.text(), rank);
+    s.send(frame_writer().byte(0).number(rank).text(proof).number(3).take());
+    return s;
+  };
+  frame_socket rank_0 = comes(0);
+  frame_writer late = frame_writer().byte(static_cast<std::uint8_t>(watch_report::late));
+  write(late, in_group("", rank_wait::connecting, {0, 1, 2}));
+  rank_0.send(late.number(10).take());
+  const auto where_are_you = static_cast<std::uint8_t>(watch_notice::where_are_you);
+  CHECK(frame_reader(next_of(rank_0)).byte() == where_are_you);
+  frame_socket rank_1 = comes(1);
+  CHECK(frame_reader(next_of(rank_1)).byte() == where_are_you);
+}
+
+TEST_CASE("a frame larger than the kernel's buffers arrives whole, and so does the next one") {
+  int port = 0;
+  const descriptor door = listen_on("127.0.0.1", port);
+  frame_socket from(connect_to("127.0.0.1", std::to_string(port), 60s));
+  frame_socket to(descriptor(::accept4(door.number(), nullptr, nullptr, SOCK_CLOEXEC)));
+  std::vector<std::string> sent, arrived;
+  for (const std::size_t n : {1'000'000, 8, 1'000'000, 8}) {
+    sent.emplace_back(n, 'v');
+    from.send(sent.back());
+  }
+  while (arrived.size() < sent.size()) {
+    if (from.events() & POLLOUT) from.flush();
+    REQUIRE(to.receive());
+    while (const auto frame = to.next()) arrived.push_back(*frame);
+  }
+  CHECK(arrived == sent);
+  CHECK(from.events() == POLLIN);
+}
+
+TEST_CASE("what the watch says fits into a frame, whatever ranks do, and whatever the reason") {
+  constexpr int ranks = 4096;
+  std::vector<float> x(1);
+  operation o{.kind = collective::all_gather,
+              .in = {x.data(), 1, dtype::f32},
+              .out_counts = rank_counts(std::size_t{ranks}),
+              .label = std::string(10'000, 'l')};
+  for (std::size_t r = 0; r < ranks; ++r) o.out_counts[r] = static_cast<index_t>(1'000'000 + r);
+  watch_judge j(ranks);
+  rank_wait w{"world", 5, {}, "#5 " + o.text()};
+  for (int r = 0; r < ranks; ++r) {
+    j.comes(r, ranks);
+    w.members.push_back(r);
+  }
+  j.is_late(0, w, 1000);
+  rank_standing s = stands({});
+  s.last = w.doing;
+  for (int r = 0; r < ranks; ++r) j.answers(r, s);
+  REQUIRE(j.verdict());
+  CHECK(j.verdict()->text.size() < 1'000'000);
+
+  memory_store meet;
+  std::unique_ptr<rank_watch> other;
+  std::thread starts([&] { other = std::make_unique<rank_watch>(meet, 1, 2, "", 60s); });
+  rank_watch first(meet, 0, 2, "127.0.0.1", 60s);
+  starts.join();
+  listener here, there;
+  first.add(here);
+  other->add(there);
+  other->give_up("the reason " + std::string(3'000'000, 'r'));
+  CHECK(has(here.wait(), "the reason rrr"));
+  CHECK(here.told == there.wait());
+  other->remove(there);
+  first.remove(here);
+  other.reset();
 }
 
 TEST_CASE("a rank that comes after a failure at the start is told of it") {

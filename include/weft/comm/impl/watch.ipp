@@ -6,6 +6,7 @@
 
 #include <weft/base/config.hpp>
 #include <weft/base/running_clock.hpp>
+#include <weft/comm/operation.hpp>
 #include <weft/comm/watch.hpp>
 
 namespace weft {
@@ -18,7 +19,7 @@ WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::s
   if (meet.add("processes of rank " + std::to_string(rank), 1) > 1)
     refuse<usage_error>({"weft: another process of this job is rank ", rank, " already (RANK)"});
   if (rank == 0) {
-    secret_ = drawn_bytes(32);
+    secret_ = random_bytes(nonce_bytes);
     server_ = std::make_unique<watch_server>(host, secret_, size);
     frame_writer where;
     where.text(host).text(std::to_string(server_->port())).text(secret_).number(size);
@@ -68,6 +69,11 @@ WEFT_DEFINE void rank_watch::report_lost(int peer, const rank_wait& w) {
               {false, "weft: rank " + std::to_string(peer) + " is gone" + text});
 }
 
+WEFT_DEFINE void rank_watch::give_up(const std::string& reason) {
+  const watch_verdict own{false, shortened(reason, 1 << 16)};  // far below what fits into a frame
+  send_report(report(watch_report::give_up).text(own.text), own, own);
+}
+
 WEFT_DEFINE void rank_watch::wait_for_all(milliseconds limit) {
   std::unique_lock lock(mutex_);
   const auto over = [&] { return all_there_ || verdict_; };
@@ -100,9 +106,12 @@ WEFT_DEFINE void rank_watch::stop() {
 }
 
 WEFT_DEFINE void rank_watch::send(const std::string& frame) {
-  const std::lock_guard lock(sending_);
-  if (introduced_) socket_->send(frame);
-  else held_.push_back(frame);
+  {
+    const std::lock_guard lock(sending_);
+    if (introduced_) socket_->send(frame);
+    else held_.push_back(frame);
+  }
+  wake_.now();  // listen() sends what is left, and counts the time of a report
 }
 
 WEFT_DEFINE void rank_watch::introduce(const std::string& nonce) {
@@ -122,13 +131,12 @@ WEFT_DEFINE void rank_watch::send_report(frame_writer& frame, watch_verdict if_s
     if (!report_) report_ = pending_report{std::move(if_silent), std::move(if_alone)};
   }
   if (size_ > 1) send(frame.take());
-  wake_.now();
-  if (size_ == 1) conclude();
+  else conclude();
 }
 
 WEFT_DEFINE void rank_watch::listen() {
   for (bool open = true;;) {
-    pollfd all[] = {{wake_.get(), POLLIN, 0}, {open ? socket_->get() : -1, POLLIN, 0}};
+    pollfd all[] = {{wake_.get(), POLLIN, 0}, {open ? socket_->get() : -1, events(), 0}};
     const auto before = clock::now();
     const bool news = ::poll(all, 2, waits_for_verdict() ? 50 : -1) > 0;
     const auto passed =
@@ -144,7 +152,16 @@ WEFT_DEFINE void rank_watch::listen() {
   }
 }
 
+WEFT_DEFINE short rank_watch::events() {
+  const std::lock_guard lock(sending_);
+  return socket_->events();
+}
+
 WEFT_DEFINE bool rank_watch::hear() {
+  {
+    const std::lock_guard lock(sending_);
+    socket_->flush();
+  }
   bool open = socket_->receive();
   try {
     while (const auto frame = socket_->next()) obey(frame_reader(*frame));

@@ -11,11 +11,6 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE std::string watch_proof(const std::string& secret, const std::string& nonce, int rank) {
-  const digest d = hmac_sha256(secret, nonce + std::to_string(rank));
-  return std::string(d.begin(), d.end());
-}
-
 WEFT_DEFINE watch_server::watch_server(const std::string& host, std::string secret, int ranks)
     : secret_(std::move(secret)), judge_(ranks), listener_(listen_on(host, port_)) {
   thread_ = std::thread([this] { serve(); });
@@ -32,12 +27,12 @@ WEFT_DEFINE void watch_server::serve() {
     drop_strangers();
     tell();
   }
-  for (const peer& p : peers_) p.socket.send(notice(watch_notice::farewell).take());
+  for (peer& p : peers_) p.socket.send(notice(watch_notice::farewell).take());
 }
 
 WEFT_DEFINE void watch_server::wait_for_news() {
   std::vector<pollfd> all{{wake_.get(), POLLIN, 0}, {listens() ? listener_.number() : -1, POLLIN, 0}};
-  for (const peer& p : peers_) all.push_back({p.socket.get(), POLLIN, 0});
+  for (const peer& p : peers_) all.push_back({p.socket.get(), p.socket.events(), 0});
   const bool busy = judge_.asks() || ending_;
   if (::poll(all.data(), all.size(), busy ? 50 : judge_.all_have_come() ? -1 : 250) <= 0) return;
   wake_.clear();
@@ -59,7 +54,7 @@ WEFT_DEFINE void watch_server::accept() {
     full_until_ = clock::now() + milliseconds(100);  // no descriptors: do not retry at once
     return;
   }
-  peers_.push_back({frame_socket(std::move(fd)), drawn_bytes(32), clock::now()});
+  peers_.push_back({frame_socket(std::move(fd)), random_bytes(nonce_bytes), clock::now()});
   peers_.back().socket.send(notice(watch_notice::nonce).text(peers_.back().nonce).take());
 }
 
@@ -69,6 +64,7 @@ WEFT_DEFINE void watch_server::drop_strangers() {
 }
 
 WEFT_DEFINE void watch_server::hear(peer& p) {
+  p.socket.flush();
   bool open = p.socket.receive();
   try {
     while (p.open)
@@ -85,17 +81,14 @@ WEFT_DEFINE bool watch_server::obey(peer& p, frame_reader in) {
   const auto what = static_cast<watch_report>(in.byte());
   if (p.rank < 0) {
     const int rank = static_cast<int>(in.number());
-    const std::string given = in.text(), expected = watch_proof(secret_, p.nonce, rank);
+    const std::string given = in.text();
     const std::int64_t size = in.number();
-    if (what != watch_report::come || !in.at_end() || given.size() != expected.size() ||
-        !judge_.expects(rank))
+    if (what != watch_report::come || !in.at_end() || !judge_.expects(rank) ||
+        !proves(given, watch_proof(secret_, p.nonce, rank)))
       return false;
-    digest a{}, b{};
-    std::copy(given.begin(), given.end(), a.begin());
-    std::copy(expected.begin(), expected.end(), b.begin());
-    if (!equal_in_constant_time(a, b)) return false;
     p.rank = rank;
     judge_.comes(rank, size);
+    if (asked_) p.socket.send(notice(watch_notice::where_are_you).take());
     return true;
   }
   switch (what) {

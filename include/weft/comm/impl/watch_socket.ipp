@@ -5,11 +5,11 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <random>
 
 #include <weft/base/config.hpp>
 #include <weft/comm/watch_socket.hpp>
@@ -26,26 +26,28 @@ WEFT_DEFINE void wake_up::now() const {
   [[maybe_unused]] const auto written = ::write(fd_.number(), &one, sizeof one);
 }
 
-WEFT_DEFINE std::string drawn_bytes(std::size_t n) {
-  std::random_device from;
-  std::string s;
-  for (std::size_t i = 0; i < n; ++i) s += static_cast<char>(from());
-  return s;
-}
-
 WEFT_DEFINE frame_socket::frame_socket(descriptor fd) : fd_(std::move(fd)) {
   const int on = 1;
   ::setsockopt(fd_.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::fcntl(fd_.number(), F_SETFL, O_NONBLOCK);
 }
 
-WEFT_DEFINE void frame_socket::send(const std::string& frame) const {
-  const auto n = static_cast<std::uint32_t>(frame.size());
-  std::string bytes;
-  for (int i = 0; i < 4; ++i) bytes += static_cast<char>(n >> 8 * i);
-  bytes += frame;
-  [[maybe_unused]] const auto sent =
-      ::send(fd_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+WEFT_DEFINE short frame_socket::events() const {
+  return leaving_.empty() ? POLLIN : static_cast<short>(POLLIN | POLLOUT);
+}
+
+WEFT_DEFINE void frame_socket::send(const std::string& frame) {
+  leaving_ += frame_writer().text(frame).take();
+  flush();
+}
+
+WEFT_DEFINE void frame_socket::flush() {
+  while (!leaving_.empty()) {
+    const auto n = ::send(fd_.number(), leaving_.data(), leaving_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) leaving_.erase(0, static_cast<std::size_t>(n));
+    else if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    else if (errno != EINTR) return leaving_.clear();  // the connection is closed, which receive() finds
+  }
 }
 
 WEFT_DEFINE bool frame_socket::receive() {
@@ -61,8 +63,7 @@ WEFT_DEFINE bool frame_socket::receive() {
 
 WEFT_DEFINE std::optional<std::string> frame_socket::next(std::size_t limit) {
   if (arrived_.size() < 4) return {};
-  std::size_t n = 0;
-  for (std::size_t i = 4; i-- > 0;) n = n << 8 | static_cast<unsigned char>(arrived_[i]);
+  const std::size_t n = frame_reader(arrived_.substr(0, 4)).length();
   if (n > limit) throw comm_error("weft: a frame is too long");
   if (arrived_.size() < 4 + n) return {};
   std::string frame = arrived_.substr(4, n);
