@@ -18,10 +18,6 @@ class late_communicator : public communicator {
   const char* name() const override { return "late"; }
   int rank() const override { return ranks_->rank(); }
   int size() const override { return ranks_->size(); }
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    const std::shared_ptr<communicator> part = ranks_->split(color, key, std::move(o));
-    return part ? std::make_shared<late_communicator>(part) : nullptr;
-  }
   void abort(const std::string& reason) override { ranks_->abort(reason); }
   std::exception_ptr failure() const override { return ranks_->failure(); }
 
@@ -31,6 +27,10 @@ class late_communicator : public communicator {
   int most_under_way() const { return *most_; }
 
  protected:
+  std::shared_ptr<communicator> divide(int color, int key, comm_options o) override {
+    const std::shared_ptr<communicator> part = ranks_->split(color, key, std::move(o));
+    return part ? std::make_shared<late_communicator>(part) : nullptr;
+  }
   work start(operation o) override {
     const auto limit = o.timeout;
     ++started_;

@@ -20,13 +20,13 @@ class on_device : public communicator {
   const char* name() const override { return "on device"; }
   int rank() const override { return over_->rank(); }
   int size() const override { return over_->size(); }
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    auto part = over_->split(color, key, std::move(o));
-    return part ? std::make_shared<on_device>(std::move(part), where_) : nullptr;
-  }
   void abort(const std::string& reason) override { over_->abort(reason); }
 
  protected:
+  std::shared_ptr<communicator> divide(int color, int key, comm_options o) override {
+    auto part = over_->split(color, key, std::move(o));
+    return part ? std::make_shared<on_device>(std::move(part), where_) : nullptr;
+  }
   work start(operation o) override {
     const auto limit = o.timeout;
     auto s = std::make_shared<state>(where_, o);

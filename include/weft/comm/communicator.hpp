@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Communicators: collectives, messages and subgroups of a group of ranks. A backend implements `start` and
-// `split`.
+// `divide`.
 //
 //   void step(communicator& ranks, std::span<float> gradient) {
 //     ranks.all_reduce(gradient, reduction::average, {.label = "h.0.mlp"}).wait();
@@ -109,15 +109,12 @@ class communicator {
     return begin({.kind = collective::receive, .out = data, .root = from, .tag = tag}, o);
   }
 
-  /// Divides the group by `color`: ranks with equal colors form a group, ordered by key, then by rank.
-  /// Collective; null for a negative color.
-  virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
+  /// Divides the group by `color`: ranks with equal colors form a group, ordered by key, then by rank, which
+  /// records its operations where this one does. Collective; null for a negative color.
+  std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {});
 
   /// The same, if every rank knows the colors of all ranks; ordered by rank. Collective.
-  virtual std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color,
-                                                 comm_options o = {}) {
-    return split(color(rank()), rank(), std::move(o));
-  }
+  std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options o = {});
 
   /// This rank's group along a mesh axis: `count` ranks that are `stride` apart. Throws value_error unless
   /// both are positive and their product divides size(). Collective.
@@ -128,7 +125,8 @@ class communicator {
   /// Time in milliseconds that this rank has waited for operations of this group.
   double waited_ms() const;
 
-  /// Records all further operations under the name `group`.
+  /// Records all further operations under the name `group`, and those of groups that are formed of it later
+  /// under names such as "world/stages0.1": the label and number of the split, and the color.
   void record_in(std::shared_ptr<flight_recorder> r, std::string group = "world") {
     recorder_ = std::move(r);
     recorded_as_ = std::move(group);
@@ -158,15 +156,27 @@ class communicator {
   /// Starts an operation with checked arguments.
   virtual work start(operation o) = 0;
 
+  /// Implements split().
+  virtual std::shared_ptr<communicator> divide(int color, int key, comm_options o) = 0;
+  /// Implements split_by().
+  virtual std::shared_ptr<communicator> divide_by(const std::function<int(int rank)>& color, comm_options o) {
+    return divide(color(rank()), rank(), std::move(o));
+  }
+
+  /// Checks, counts, records and starts an operation.
+  work begin(operation o, comm_options& with);
+
  private:
   rank_counts even(index_t count, const char* what) const;
 
-  work begin(operation o, comm_options& with);
+  /// Passes the recorder on to a group that the split `label` has formed; it may be null.
+  std::shared_ptr<communicator> recorded(std::shared_ptr<communicator> part, const std::string& label,
+                                         int color);
 
   traffic sent_;
   std::shared_ptr<flight_recorder> recorder_;
   std::string recorded_as_;
-  std::uint64_t collectives_ = 0;
+  std::uint64_t collectives_ = 0, splits_ = 0;
   std::int64_t runs_ = 0;
   std::shared_ptr<std::atomic<std::int64_t>> waited_ = std::make_shared<std::atomic<std::int64_t>>(0);
 

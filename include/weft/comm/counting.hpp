@@ -18,18 +18,18 @@ class counting_communicator : public communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  std::shared_ptr<communicator> split(int, int, comm_options) override {
+  void abort(const std::string&) override {}
+
+ protected:
+  std::shared_ptr<communicator> divide(int, int, comm_options) override {
     throw comm_error("weft: counting_communicator: the values of other ranks are not known; use split_by");
   }
-  std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options) override {
+  std::shared_ptr<communicator> divide_by(const std::function<int(int rank)>& color, comm_options) override {
     int before = 0, all = 0;
     for (int r = 0; r < size_; ++r)
       if (color(r) == color(rank_)) before += r < rank_, ++all;
     return std::make_shared<counting_communicator>(before, all);
   }
-  void abort(const std::string&) override {}
-
- protected:
   work start(operation) override { return work(std::make_shared<late>()); }
 
  private:

@@ -25,12 +25,14 @@ namespace detail {
 struct flight_record {
   std::uint64_t order = 0;       // counts the rank's operations, from 1; 0: empty, or being written
   std::int64_t begun = 0, ended = 0;  // nanoseconds of the system clock; ended 0: in progress
-  std::uint64_t number = 0;      // of a collective within its group
-  char group[24] = {};
-  char text[136] = {};
+  std::uint64_t number = 0;      // of a collective within its group, counted from 0
+  char group[40] = {};
+  char text[120] = {};
+
+  static constexpr std::uint64_t no_number = static_cast<std::uint64_t>(-1);  // not a collective
 };
 
-inline constexpr char flight_magic[8] = {'w', 'e', 'f', 't', 'f', 'l', 't', '1'};
+inline constexpr char flight_magic[8] = {'w', 'e', 'f', 't', 'f', 'l', 't', '2'};
 inline constexpr std::size_t flight_records = 1024;
 
 struct flight_file {
@@ -42,13 +44,6 @@ struct flight_file {
 
 inline std::string flight_path(const std::string& folder, int rank) {
   return folder + "/rank-" + std::to_string(rank) + ".flight";
-}
-
-template <std::size_t N>
-void set_text(char (&to)[N], const std::string& from) {
-  const std::size_t n = std::min(from.size(), N - 1);
-  std::memcpy(to, from.data(), n);
-  std::memset(to + n, 0, N - n);
 }
 
 }  // namespace detail

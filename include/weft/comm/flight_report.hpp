@@ -29,14 +29,16 @@ class flight_summary {
  private:
   struct rank_record {
     flight_record last;                             // begun last
-    std::map<std::string, std::uint64_t> begun_in;  // highest number by group
+    std::map<std::string, std::uint64_t> begun_in;  // number of collectives, by group
     std::vector<flight_record> under_way;
   };
 
-  /// Whether a rank of the operation's group has not yet begun it.
+  /// Whether a rank of the operation's group has not yet begun it. False for a message, and for a rank that
+  /// is not known to be in the group.
   static bool is_behind(const rank_record& r, const flight_record& operation);
   static std::string described(const flight_record& r) {
-    return text_of(r.group) + " #" + std::to_string(r.number) + " " + text_of(r.text);
+    const bool numbered = r.number != flight_record::no_number;
+    return text_of(r.group) + (numbered ? " #" + std::to_string(r.number) : "") + " " + text_of(r.text);
   }
   template <std::size_t N>
   static std::string text_of(const char (&from)[N]) {

@@ -27,30 +27,29 @@ class gloo_communicator : public communicator {
   int rank() const override { return group_->rank; }
   int size() const override { return group_->size(); }
 
-  /// Ranks only exchange the membership: groups use the existing connections.
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    detail::split_of_ranks ranks(*this, color, key, rank() == 0 ? group_->mesh->new_group() : 0,
-                                 std::move(o));
-    const std::string name = "/split" + std::to_string(splits_++) + "." + std::to_string(color);
-    if (color < 0) return nullptr;
-    for (int& r : ranks.members) r = group_->members[static_cast<std::size_t>(r)];
-    return std::shared_ptr<communicator>(new gloo_communicator(std::make_shared<detail::gloo_group>(
-        group_->mesh, group_->id + name, ranks.number, std::move(ranks.members), ranks.rank)));
-  }
-
   void abort(const std::string& reason) override {
     group_->mesh->give_up("weft: rank " + std::to_string(group_->own()) + " gave up: " + reason);
   }
   std::exception_ptr failure() const override { return group_->mesh->failure(); }
 
  protected:
+  /// Ranks only exchange the membership: groups use the existing connections.
+  std::shared_ptr<communicator> divide(int color, int key, comm_options o) override {
+    detail::split_of_ranks ranks(*this, group_->members, color, key,
+                                 rank() == 0 ? group_->mesh->new_group() : 0, std::move(o));
+    const std::string name = "/split" + std::to_string(splits_++) + "." + std::to_string(color);
+    if (color < 0) return nullptr;
+    return std::shared_ptr<communicator>(new gloo_communicator(std::make_shared<detail::gloo_group>(
+        group_->mesh, group_->id + name, ranks.number, std::move(ranks.members), ranks.rank)));
+  }
   work start(operation o) override {
     const auto limit = o.timeout;
     std::shared_ptr<detail::gloo_operation> posted;
     if (is_message(o.kind)) posted = std::make_shared<detail::gloo_message>(*group_, std::move(o));
     else posted = std::make_shared<detail::gloo_collective>(*group_, std::move(o));
+    auto handle = std::make_shared<detail::gloo_state>(group_, posted);  // first, as its buffers need one
     group_->mesh->post(posted);
-    return work(std::make_shared<detail::gloo_state>(group_, std::move(posted)), limit);
+    return work(std::move(handle), limit);
   }
 
  private:

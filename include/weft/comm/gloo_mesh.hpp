@@ -120,10 +120,10 @@ class gloo_mesh : public watched_group {
   /// A number for the groups of a split by this rank, unique among all ranks.
   std::uint64_t new_group() {
     const std::lock_guard lock(mutex_);
-    if (++groups_ == most_splits)
+    if (groups_ + 1 >= most_splits)
       throw comm_error("weft: gloo: rank " + std::to_string(rank_) + " has begun " +
                        std::to_string(most_splits) + " splits: no group numbers are left");
-    return static_cast<std::uint64_t>(rank_) * most_splits + groups_;
+    return static_cast<std::uint64_t>(rank_) * most_splits + ++groups_;
   }
   /// Starts counting the collectives of a group; ends with forget().
   void remember(const std::string& group) {
@@ -187,10 +187,8 @@ class gloo_mesh : public watched_group {
     changed_.wait(lock, [&] { return failure_.has_value(); });
   }
 
-  [[noreturn]] void fail_with(watch_verdict why, const gloo_operation& op) const {
-    if (why.text.find(op.text()) == std::string::npos)
-      why.text += "; rank " + std::to_string(rank_) + " is in " + op.doing();
-    throw_verdict(why);
+  [[noreturn]] void fail_with(const watch_verdict& why, const gloo_operation& op) const {
+    throw_verdict(verdict_in(why, rank_, op.text(), op.doing()));
   }
 
   /// Starts a transfer; the operation owns its buffer from then on.

@@ -110,10 +110,7 @@ class mpi_queue : public mpi_watched_group {
   std::exception_ptr failure(const mpi_operation& op) const {
     if (op.over() && op.failure.empty()) return nullptr;
     if (!watch_->verdict()) return nullptr;
-    watch_verdict v = *watch_->verdict();
-    if (v.text.find(op.what().text()) == std::string::npos)
-      v.text += "; rank " + std::to_string(watch_->rank()) + " is in " + op.doing();
-    return exception_of(v);
+    return exception_of(verdict_in(*watch_->verdict(), watch_->rank(), op.what().text(), op.doing()));
   }
 
  private:
@@ -147,9 +144,9 @@ class mpi_queue : public mpi_watched_group {
 
 class mpi_state : public work::state {
  public:
-  mpi_state(std::shared_ptr<mpi_queue> q, std::shared_ptr<mpi_operation> o)
-      : queue_(std::move(q)), operation_(std::move(o)) {}
+  explicit mpi_state(std::shared_ptr<mpi_queue> q) : queue_(std::move(q)) {}
 
+  void post(operation o) { operation_ = queue_->post(std::move(o)); }
   bool poll() override {
     queue_->watch()->progress();
     return operation_->over() || queue_->watch()->verdict();
@@ -177,16 +174,6 @@ class mpi_communicator : public communicator {
   int rank() const override { return group().rank; }
   int size() const override { return group().size(); }
 
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    detail::split_of_ranks ranks(*this, color, key, queue_->watch()->link().new_group(), std::move(o));
-    const std::string name = "/split" + std::to_string(splits_++) + "." + std::to_string(color);
-    if (color < 0) return nullptr;
-    for (int& r : ranks.members) r = group().world_rank(r);
-    return std::shared_ptr<communicator>(new mpi_communicator(std::make_shared<detail::mpi_queue>(
-        queue_->watch(),
-        detail::mpi_group{group().id + name, ranks.number, std::move(ranks.members), ranks.rank})));
-  }
-
   /// Ranks that wait or poll fail immediately; run_under_mpirun() ends other ranks.
   void abort(const std::string& reason) override {
     queue_->watch()->give_up("weft: rank " + std::to_string(queue_->watch()->rank()) + " gave up: " + reason);
@@ -204,9 +191,20 @@ class mpi_communicator : public communicator {
   }
 
  protected:
+  std::shared_ptr<communicator> divide(int color, int key, comm_options o) override {
+    detail::split_of_ranks ranks(*this, group().members, color, key, queue_->watch()->link().new_group(),
+                                 std::move(o));
+    const std::string name = "/split" + std::to_string(splits_++) + "." + std::to_string(color);
+    if (color < 0) return nullptr;
+    return std::shared_ptr<communicator>(new mpi_communicator(std::make_shared<detail::mpi_queue>(
+        queue_->watch(),
+        detail::mpi_group{group().id + name, ranks.number, std::move(ranks.members), ranks.rank})));
+  }
   work start(operation o) override {
     const auto limit = o.timeout;
-    return work(std::make_shared<detail::mpi_state>(queue_, queue_->post(std::move(o))), limit);
+    const auto handle = std::make_shared<detail::mpi_state>(queue_);  // first, as its buffers need one
+    handle->post(std::move(o));
+    return work(handle, limit);
   }
 
  private:

@@ -15,9 +15,6 @@ class self_communicator : public communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  std::shared_ptr<communicator> split(int color, int, comm_options) override {
-    return color < 0 ? nullptr : std::make_shared<self_communicator>();
-  }
   void abort(const std::string& reason) override { aborted_ = reason; }
   std::exception_ptr failure() const override {
     if (aborted_.empty()) return nullptr;
@@ -25,6 +22,9 @@ class self_communicator : public communicator {
   }
 
  protected:
+  std::shared_ptr<communicator> divide(int color, int, comm_options) override {
+    return color < 0 ? nullptr : std::make_shared<self_communicator>();
+  }
   work start(operation o) override {
     if (!aborted_.empty())
       throw comm_error("weft: rank 0: " + o.text() + ": the group was given up: " + aborted_);

@@ -34,8 +34,6 @@ class threads_communicator : public communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
 
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override;
-
   void abort(const std::string& reason) override;
   std::exception_ptr failure() const override {
     const std::lock_guard lock(group_->world().mutex);
@@ -43,6 +41,7 @@ class threads_communicator : public communicator {
   }
 
  protected:
+  std::shared_ptr<communicator> divide(int color, int key, comm_options o) override;
   work start(operation o) override;
 
  private:

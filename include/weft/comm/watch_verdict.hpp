@@ -14,6 +14,13 @@ struct watch_verdict {
   std::string text;
 };
 
+/// The verdict for an operation of `rank`; says what it is `doing` unless the verdict contains its `text`.
+inline watch_verdict verdict_in(watch_verdict v, int rank, const std::string& text,
+                                const std::string& doing) {
+  if (v.text.find(text) == v.text.npos) v.text += "; rank " + std::to_string(rank) + " is in " + doing;
+  return v;
+}
+
 inline std::exception_ptr exception_of(const watch_verdict& v) {
   if (v.late) return std::make_exception_ptr(timeout_error(v.text));
   return std::make_exception_ptr(comm_error(v.text));

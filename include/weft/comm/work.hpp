@@ -59,7 +59,7 @@ class [[nodiscard]] work {
   }
   /// Adds the time spent in `wait` to `ticks` of the steady clock.
   void count_waiting(std::shared_ptr<std::atomic<std::int64_t>> ticks) { waited_ = std::move(ticks); }
-  /// Notifies the recorder when the operation `record` is completed.
+  /// Notifies the recorder when the operation `record` has succeeded.
   void record_in(std::shared_ptr<flight_recorder> r, std::uint64_t record) {
     recorder_ = std::move(r);
     record_ = record;
@@ -68,6 +68,11 @@ class [[nodiscard]] work {
   std::exception_ptr exception() const { return state_ && state_->poll() ? state_->failure() : nullptr; }
 
  private:
+  /// Called when it is completed.
+  void record_end() const {
+    if (recorder_ && !(state_ && state_->failure())) recorder_->end(record_);
+  }
+
   std::shared_ptr<state> state_;
   std::chrono::milliseconds limit_ = default_timeout;
   std::shared_ptr<std::atomic<std::int64_t>> waited_;

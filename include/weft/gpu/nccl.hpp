@@ -33,15 +33,14 @@ class nccl_communicator : public communicator {
   int size() const override { return group_->size; }
   const backend* reaches() const override { return &*group_->owner->where; }
 
-  /// An NCCL communicator for the new group is formed when it is first needed.
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override;
-
   void abort(const std::string& reason) override;
   std::exception_ptr failure() const override {
     return group_->owner->failure() ? group_->owner->failure() : group_->host->failure();
   }
 
  protected:
+  /// An NCCL communicator for the new group is formed when it is first needed.
+  std::shared_ptr<communicator> divide(int color, int key, comm_options o) override;
   work start(operation o) override;
 
  private:

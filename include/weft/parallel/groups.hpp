@@ -109,8 +109,7 @@ class rank_groups {
     if (experts_) f(*experts_), f(*expert_shards_), f(*expert_replicas_);
   }
 
-  /// `apart`: as in group_along. A new group records its operations under a name that is the same on all its
-  /// ranks.
+  /// `apart`: as in group_along.
   [[gnu::cold]] std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const;
 
   communicator* data_;

@@ -39,7 +39,7 @@ TEST_CASE("a recording survives the process, and names the rank that is behind")
           ranks.all_reduce(x, reduction::sum, {.label = "warm up"}).wait();  // more than the ring holds
         if (ranks.rank() == 1) {
           const auto begun = [&](const std::string& rank) {
-            return has(flight_report(f.path.string()), rank + ": waits in world #2001");
+            return has(flight_report(f.path.string()), rank + ": waits in world #2000");
           };
           while (!begun("rank 0") || !begun("rank 2")) std::this_thread::sleep_for(10ms);
           ::kill(::getpid(), SIGKILL);  // without any chance to report
@@ -54,10 +54,56 @@ TEST_CASE("a recording survives the process, and names the rank that is behind")
   ::waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status));
   const std::string report = flight_report(f.path.string());
-  CHECK(has(report, "rank 0: waits in world #2001 all_gather(f32 x 3 = 1+1+1) for h.7"));
-  CHECK(has(report, "rank 1: ended world #2000 all_reduce(sum, f32 x 4) for warm up"));
-  CHECK(has(report, "rank 1 has not begun world #2001 all_gather(f32 x 3 = 1+1+1) for h.7"));
+  CHECK(has(report, "rank 0: waits in world #2000 all_gather(f32 x 3 = 1+1+1) for h.7"));
+  CHECK(has(report, "rank 1: ended world #1999 all_reduce(sum, f32 x 4) for warm up"));
+  CHECK(has(report, "rank 1 has not begun world #2000 all_gather(f32 x 3 = 1+1+1) for h.7"));
   CHECK_FALSE(has(report, "rank 2 has not begun"));
+}
+
+TEST_CASE("groups are recorded too: a rank that has begun nothing in one, or an operation that failed") {
+  const folder f;
+  run_ranks(4, [&](communicator& ranks) {
+    ranks.record_in(std::make_shared<flight_recorder>(f.path.string(), ranks.rank()));
+    const auto pair = ranks.split(ranks.rank() / 2, 0, {.label = "stages"});
+    const auto one = pair->split(0);
+    if (ranks.rank() == 2)
+      CHECK_THROWS_AS(one->barrier({.label = "h.1", .timeout = 50ms}).wait(), timeout_error);
+    while (ranks.rank() == 3 && !ranks.failure()) std::this_thread::sleep_for(1ms);
+  });
+  const std::string report = flight_report(f.path.string());
+  CAPTURE(report);
+  CHECK(has(report, "rank 2: waits in world/stages0.1/split0.0 #0 barrier() for h.1\n"));
+  CHECK(has(report, "rank 3: ended world/stages0.1/split0.0 formation\n"));
+  CHECK(has(report, "rank 3 has not begun world/stages0.1/split0.0 #0 barrier() for h.1\n"));
+  CHECK_FALSE(has(report, "rank 0 has not"));
+  CHECK_FALSE(has(report, "rank 2 has not"));
+}
+
+TEST_CASE("an operation has the same number in recordings and in errors") {
+  const folder f;
+  std::string text;
+  run_ranks(2, [&](communicator& ranks) {
+    ranks.record_in(std::make_shared<flight_recorder>(f.path.string(), ranks.rank()));
+    std::vector<float> x(4);
+    ranks.split(ranks.rank());
+    ranks.all_reduce(x).wait();
+    if (ranks.rank() == 0) ranks.send(x, 1).wait();
+    else ranks.receive(x, 0).wait();
+    try {
+      if (ranks.rank() == 0) ranks.barrier({.timeout = 50ms}).wait();
+    } catch (const timeout_error& e) { text = e.what(); }
+    if (ranks.rank() == 1)
+      while (!ranks.failure()) std::this_thread::sleep_for(1ms);
+  });
+  CHECK(has(text, "waited 50 ms in #2 barrier()"));
+  CHECK(has(flight_report(f.path.string()), "rank 1 has not begun world #2 barrier()"));
+}
+
+TEST_CASE("a rank that has begun nothing in the world is behind") {
+  const folder f;
+  flight_recorder(f.path.string(), 0).begin("world", 0, "barrier()");
+  flight_recorder(f.path.string(), 1);
+  CHECK(has(flight_report(f.path.string()), "rank 1 has not begun world #0 barrier()"));
 }
 
 TEST_CASE("room is reserved: a disk that is full is an error at the beginning, not a signal later") {

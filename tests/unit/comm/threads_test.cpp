@@ -8,6 +8,7 @@
 #include <csignal>
 #include <limits>
 
+#include <weft/comm/fingerprint.hpp>
 #include <weft/comm/self.hpp>
 #include <weft/comm/threads.hpp>
 
@@ -249,6 +250,51 @@ TEST_CASE("a group that is given up fails everywhere, subgroups too") {
     if (ranks.rank() == 0) ranks.barrier().wait();
   });
   for (const std::string& t : texts) CHECK(has(t, "rank 0 gave up: the disk is full"));
+  const auto of_part = failures(4, [](communicator& ranks) {
+    const auto part = ranks.split(ranks.rank() / 2);
+    if (ranks.rank() == 2) part->abort("the disk is full");  // rank 0 of its group
+    ranks.barrier().wait();
+  });
+  for (const std::string& t : of_part) CHECK(has(t, "rank 2 gave up: the disk is full"));
+}
+
+TEST_CASE("sums and products of integers overflow modulo 2^bits") {
+  run_ranks(2, [](communicator& ranks) {
+    std::vector<std::int32_t> sum{std::numeric_limits<std::int32_t>::max() - ranks.rank()};
+    ranks.all_reduce(sum).wait();
+    CHECK(sum[0] == -3);
+    std::vector<std::int64_t> product{(std::int64_t{1} << 62) + ranks.rank()};
+    ranks.all_reduce(product, reduction::product).wait();
+    CHECK(product[0] == std::int64_t{1} << 62);
+  });
+}
+
+TEST_CASE("groups are not formed where ranks execute code at different times") {
+  const auto texts = failures(2, [](communicator& ranks) {
+    const collectives_refused here("a stage", {});
+    ranks.split(0);
+  });
+  for (const std::string& t : texts) CHECK(has(t, "split() in a stage"));
+}
+
+TEST_CASE("a long text of an operation is shortened, and different operations have different texts") {
+  operation a{.kind = collective::all_gather, .out = {nullptr, 128 * 250'000, dtype::f32}};
+  a.out_counts = rank_counts(std::size_t{128}, 250'000);
+  a.label = "h.0.mlp";
+  a.step = 7;
+  CHECK(a.text() == "all_gather(f32 x 32000000 = 128 x 250000) for h.0.mlp in step 7");
+  for (std::size_t r = 0; r < 128; r += 2) ++a.out_counts[r];
+  operation b = a, c = a;
+  ++b.out_counts[64], --b.out_counts[65];
+  c.step = 8;
+  for (const operation* o : {&a, &b, &c}) {
+    CHECK(o->text().size() == operation::most_text);
+    CHECK(has(o->text(), " for h.0.mlp in step "));
+  }
+  CHECK(a.text() != b.text());
+  CHECK(a.text() != c.text());
+  const std::vector<detail::fingerprint> meant{{a, 0}, {a, 1}, {b, 2}};
+  CHECK(has(detail::disagreement_of(a, meant, {0, 1, 2}, 0, 5), "at fault: rank 2 called all_gather"));
 }
 
 TEST_CASE("a rank that hangs is named by those who wait for others, in other groups too") {

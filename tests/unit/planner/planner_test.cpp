@@ -211,12 +211,12 @@ struct ranks_of_devices final : counting_communicator {
   ranks_of_devices(int rank, int size, const backend* device)
       : counting_communicator(rank, size), device_(device) {}
   const backend* reaches() const override { return device_; }
-  std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options o) override {
-    const auto part = counting_communicator::split_by(color, o);
+ private:
+  std::shared_ptr<communicator> divide_by(const std::function<int(int)>& color, comm_options o) override {
+    const auto part = counting_communicator::divide_by(color, o);
     return std::make_shared<ranks_of_devices>(part->rank(), part->size(), device_);
   }
 
- private:
   const backend* device_;
 };
 

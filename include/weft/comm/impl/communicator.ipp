@@ -50,6 +50,28 @@ WEFT_DEFINE work communicator::all_to_all(const_elements in, elements out, rank_
                o);
 }
 
+WEFT_DEFINE std::shared_ptr<communicator> communicator::split(int color, int key, comm_options o) {
+  const std::string label = o.label;
+  return recorded(divide(color, key, std::move(o)), label, color);
+}
+
+WEFT_DEFINE std::shared_ptr<communicator> communicator::split_by(const std::function<int(int rank)>& color,
+                                                                 comm_options o) {
+  const std::string label = o.label;
+  return recorded(divide_by(color, std::move(o)), label, color(rank()));
+}
+
+WEFT_DEFINE std::shared_ptr<communicator> communicator::recorded(std::shared_ptr<communicator> part,
+                                                                 const std::string& label, int color) {
+  const std::uint64_t number = splits_++;
+  if (!part || !recorder_) return part;
+  part->record_in(recorder_, detail::joined({recorded_as_, "/", label.empty() ? "split" : label, number, ".",
+                                             color}));
+  // A rank that never begins an operation of the group can be recognized as behind.
+  recorder_->end(recorder_->begin(part->recorded_as_, detail::flight_record::no_number, "formation"));
+  return part;
+}
+
 WEFT_DEFINE std::shared_ptr<communicator> communicator::axis(int count, int stride, comm_options o) {
   if (count < 1 || stride < 1 || count > size() / stride || size() % (count * stride))
     refuse<value_error>({"weft: axis: ", size(), " ranks cannot be divided into groups of ", count,
@@ -80,7 +102,8 @@ WEFT_DEFINE work communicator::begin(operation o, comm_options& with) {
   const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
   const record_function range([&o] { return o.text(); }, bytes);
   (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;
-  const std::uint64_t number = is_message(o.kind) ? 0 : ++collectives_;
+  const std::uint64_t number =
+      is_message(o.kind) ? detail::flight_record::no_number : collectives_++;  // as backends count
   const std::uint64_t record = recorder_ ? recorder_->begin(recorded_as_, number, o.text()) : 0;
   work w = start(std::move(o));
   w.count_waiting(waited_);

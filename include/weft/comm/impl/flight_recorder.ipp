@@ -10,8 +10,20 @@
 
 #include <weft/base/config.hpp>
 #include <weft/comm/flight_recorder.hpp>
+#include <weft/comm/operation.hpp>
 
 namespace weft {
+
+namespace detail {
+
+template <std::size_t N>
+void set_text(char (&to)[N], const std::string& from) {
+  const std::string text = shortened(from, N - 1);
+  std::memcpy(to, text.data(), text.size());
+  std::memset(to + text.size(), 0, N - text.size());
+}
+
+}  // namespace detail
 
 WEFT_DEFINE flight_recorder::flight_recorder(const std::string& folder, int rank) {
   std::error_code failed;

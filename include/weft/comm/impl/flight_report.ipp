@@ -24,8 +24,8 @@ WEFT_DEFINE bool flight_summary::add(const std::string& bytes) {
     std::memcpy(&one, bytes.data() + offsetof(flight_file, at) + i * sizeof one, sizeof one);
     if (one.order == 0) continue;
     if (one.order > r.last.order) r.last = one;
-    std::uint64_t& most = r.begun_in[text_of(one.group)];
-    most = std::max(most, one.number);
+    std::uint64_t& begun = r.begun_in[text_of(one.group)];
+    if (one.number != flight_record::no_number) begun = std::max(begun, one.number + 1);
     if (one.ended == 0) r.under_way.push_back(one);
   }
   return true;
@@ -51,8 +51,10 @@ WEFT_DEFINE std::string flight_summary::report() const {
 }
 
 WEFT_DEFINE bool flight_summary::is_behind(const rank_record& r, const flight_record& operation) {
-  const auto found = r.begun_in.find(text_of(operation.group));
-  return found != r.begun_in.end() && found->second < operation.number;
+  if (operation.number == flight_record::no_number) return false;
+  const std::string group = text_of(operation.group);
+  const auto found = r.begun_in.find(group);
+  return found == r.begun_in.end() ? group == "world" : found->second <= operation.number;
 }
 
 }  // namespace detail

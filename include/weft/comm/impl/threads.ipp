@@ -2,20 +2,16 @@
 // Definitions of <weft/comm/threads.hpp>.
 #pragma once
 
-#include <system_error>
-
 #include <weft/base/config.hpp>
 #include <weft/base/deadline.hpp>
 #include <weft/comm/threads.hpp>
 
 namespace weft {
 
-WEFT_DEFINE std::shared_ptr<communicator> threads_communicator::split(int color, int key, comm_options o) {
-  detail::rendezvous& m =
-      group_->post(rank_, {.kind = collective::split, .tag = color, .key = key, .label = o.label});
-  detail::collective_state state(group_, m, rank_);
-  state.wait(o.timeout);
-  if (const auto e = state.failure()) std::rethrow_exception(e);
+WEFT_DEFINE std::shared_ptr<communicator> threads_communicator::divide(int color, int key, comm_options o) {
+  const work agreed = begin({.kind = collective::split, .tag = color, .key = key}, o);
+  agreed.wait();
+  detail::rendezvous& m = group_->last_of(rank_);
   // The first rank to arrive divides the group for all.
   std::vector<std::pair<std::shared_ptr<detail::thread_group>, int>> groups;
   {

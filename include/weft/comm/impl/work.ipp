@@ -20,19 +20,19 @@ WEFT_DEFINE work& work::operator=(work&& other) noexcept {
 
 WEFT_DEFINE bool work::is_completed() const {
   const bool over = !state_ || state_->poll();
-  if (over && recorder_) recorder_->end(record_);
+  if (over) record_end();
   return over;
 }
 
 WEFT_DEFINE void work::wait(std::chrono::milliseconds limit) const {
-  if (!state_) return;
+  if (!state_) return record_end();
   if (!state_->poll()) {
     const record_function range("wait for ranks");
     const auto start = std::chrono::steady_clock::now();
     state_->wait(limit);
     if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
   }
-  if (recorder_) recorder_->end(record_);
+  record_end();
   if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
 }
 

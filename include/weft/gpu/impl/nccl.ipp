@@ -7,7 +7,7 @@
 
 namespace weft {
 
-WEFT_DEFINE std::shared_ptr<communicator> nccl_communicator::split(int color, int key, comm_options o) {
+WEFT_DEFINE std::shared_ptr<communicator> nccl_communicator::divide(int color, int key, comm_options o) {
   o.control = true;
   barrier(o).wait();  // advances what others may wait for until all ranks are here
   std::shared_ptr<communicator> part = group_->host->split(color, key, std::move(o));

@@ -56,12 +56,7 @@ WEFT_DEFINE void rank_groups::share_units(index_t units) {
 
 WEFT_DEFINE std::shared_ptr<communicator> rank_groups::along(mesh_axis a, const char* label,
                                                              bool apart) const {
-  std::shared_ptr<communicator> group = group_along(*data_, sizes_, a, a, labelled(label, true), apart);
-  if (group->size() > 1 && group.get() != data_ && data_->recorder()) {
-    const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) * sizes_.stride(a);
-    group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
-  }
-  return group;
+  return group_along(*data_, sizes_, a, a, labelled(label, true), apart);
 }
 
 }  // namespace parallel

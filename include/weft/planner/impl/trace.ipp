@@ -112,10 +112,10 @@ class tracing_communicator final : public communicator {
   int size() const override { return static_cast<int>(group_.members.size()); }
   const backend* reaches() const override { return reaches_; }
 
-  std::shared_ptr<communicator> split(int, int, comm_options) override {
+  std::shared_ptr<communicator> divide(int, int, comm_options) override {
     throw comm_error("weft: planner: the values of other ranks are not known; use split_by");
   }
-  std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options) override {
+  std::shared_ptr<communicator> divide_by(const std::function<int(int rank)>& color, comm_options) override {
     rank_group part;
     int rank = 0;
     for (int r = 0; r < size(); ++r) {
