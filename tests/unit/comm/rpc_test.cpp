@@ -151,18 +151,24 @@ TEST_CASE("an agent that is not called asks nothing, and leaves nothing in the s
 TEST_CASE("an answer to an agent that has ended is not taken for one to the next agent of its rank") {
   const auto store = std::make_shared<memory_store>();
   const rpc_agent::connect connect = [&] { return store; };
-  std::atomic<bool> late = false;
+  std::atomic<bool> late = false, later = false;
   rpc_agent server(connect, 1, 2);
   server.serve("slow", [&late](int a) {
     late.wait(false);
     return a;
   });
-  server.serve("add", [](int a, int b) { return a + b; });
+  server.serve("add", [&later](int a, int b) {  // when the answer of "slow" has been sent
+    later.wait(false);
+    return a + b;
+  });
   CHECK_THROWS_AS(rpc_agent(connect, 0, 2).call_within<int>(50ms, 1, "slow", 999).get(), timeout_error);
   rpc_agent second(connect, 0, 2);
   std::future<int> sum = second.call<int>(1, "add", 2, 3);
   late = true;
   late.notify_all();
+  std::this_thread::sleep_for(100ms);
+  later = true;
+  later.notify_all();
   CHECK(sum.get() == 5);
 }
 
