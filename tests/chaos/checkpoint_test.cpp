@@ -107,7 +107,7 @@ struct damaged {
 void forge(
     const std::string& folder, const std::function<void(io::stored_tensors&)>& change_shard, int part,
     const std::function<std::string(std::string)>& change_index = [](std::string t) { return t; }) {
-  const std::string shard = detail::checkpoint_folder::shard(folder, part), path = folder + "/index.json";
+  const std::string shard = detail::path_of_shard(folder, part), path = folder + "/index.json";
   io::stored_tensors tensors = io::read_safetensors(shard);
   change_shard(tensors);
   io::write_safetensors(shard, tensors);

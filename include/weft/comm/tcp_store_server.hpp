@@ -30,9 +30,6 @@ namespace detail {
 using boost::asio::ip::tcp;
 using net_error = boost::system::error_code;
 
-std::array<char, 4> frame_length(std::size_t n);
-std::size_t length_of(const std::array<char, 4>& b);
-
 /// What a connection requires of its server.
 class store_host {
  public:

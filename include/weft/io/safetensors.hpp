@@ -40,15 +40,19 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_index(const std::string& index, const std::string& file,
                                           const std::string& name);
 
-/// Calls write(parts of the file). Tensors are ordered by dtype, widest first, then by name, as in the
+/// Whether tensor a comes before tensor b in a file: by dtype, widest first, then by name, as in the
 /// reference implementation.
+inline bool comes_before(dtype a, std::string_view name_of_a, dtype b, std::string_view name_of_b) {
+  return std::pair(rank_of(b), name_of_a) < std::pair(rank_of(a), name_of_b);
+}
+
+/// Calls write(parts of the file).
 template <class Write>
 void as_safetensors(const stored_tensors& from, Write write) {
   std::vector<tensor_entry> order;
   for (const auto& [name, t] : from.tensors) order.push_back({name, t.type, t.extents, 0, 0});
   std::sort(order.begin(), order.end(), [](const tensor_entry& a, const tensor_entry& b) {
-    return std::pair(rank_of(b.type), std::string_view(a.name)) <
-           std::pair(rank_of(a.type), std::string_view(b.name));
+    return comes_before(a.type, a.name, b.type, b.name);
   });
   const std::string beginning = safetensors_beginning(order, from.metadata);
   file_parts parts{beginning};

@@ -21,7 +21,7 @@
 namespace weft::io {
 
 /// The formats of files of tensors.
-enum class file_format : std::uint8_t { safetensors, safetensors_index, npy, npz, pt };
+enum class file_format : std::uint8_t { safetensors, index, npy, npz, pt };
 
 /// The format of a file: an index of other files if its name ends in .json; otherwise determined by its
 /// content. A zip archive is a .pt file if it has a pickle and a .npz file otherwise; a file that is neither

@@ -391,7 +391,7 @@ class checkpointer {
       while (!folder_.has_shard(index.id.name, p)) {
         if (s.given_up || s.is_late())
           throw io_error(
-              "weft: " + detail::checkpoint_folder::shard(folder_.partial_place_of(index.id.name), p) +
+              "weft: " + detail::path_of_shard(folder_.partial_place_of(index.id.name), p) +
               ": is missing");
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }

@@ -16,6 +16,11 @@
 
 namespace weft::detail {
 
+/// The file of shard `part` in the folder of a checkpoint.
+inline std::string path_of_shard(const std::string& folder, int part) {
+  return folder + "/rank-" + std::to_string(part) + ".safetensors";
+}
+
 /// A box of a tensor in a shard.
 struct checkpoint_piece {
   int part = 0;

@@ -27,9 +27,6 @@ class checkpoint_folder {
   std::string place_of(const checkpoint_name& name) const { return path_ + "/" + name.text(); }
   /// The folder in which a checkpoint is written before it is complete.
   std::string partial_place_of(const checkpoint_name& name) const { return place_of(name) + ".partial"; }
-  static std::string shard(const std::string& folder, int part) {
-    return folder + "/rank-" + std::to_string(part) + ".safetensors";
-  }
 
   /// Locks the folder and deletes leftovers of interrupted jobs. Must be called by rank 0 before functions
   /// that modify the folder.
@@ -54,7 +51,7 @@ class checkpoint_folder {
   void write_shard(const checkpoint_name& name, int part, const io::file_parts& parts) const;
   bool has_shard(const checkpoint_name& name, int part) const {
     struct stat is{};
-    return ::lstat(shard(partial_place_of(name), part).c_str(), &is) == 0;
+    return ::lstat(path_of_shard(partial_place_of(name), part).c_str(), &is) == 0;
   }
 
   /// Called when all shards are written: checks that they form one checkpoint, makes it the latest, and

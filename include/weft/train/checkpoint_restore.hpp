@@ -112,7 +112,7 @@ class checkpoint_restorer {
     for (const checkpoint_piece& p : t.pieces) {
       const auto shares = [&](const stored_box& own) { return intersection(p.where, own.where).size() > 0; };
       if (std::none_of(of.parts.begin(), of.parts.end(), shares)) continue;
-      const io::input_file file(checkpoint_folder::shard(from_, p.part));
+      const io::input_file file(path_of_shard(from_, p.part));
       for (const stored_box& own : of.parts) io::read_shared({file, p.at, p.where, p.sums, key}, own, *to);
     }
   }

@@ -71,9 +71,9 @@ TEST_CASE("a rank without memory for a collective or a message ends the wait of 
 }
 
 TEST_CASE("ranks for which there is no memory end those that run") {
-  for (int allocation = 0; fails_without(allocation, [] {
-         run_ranks(3, [](communicator& ranks) { ranks.barrier({.timeout = 60s}).wait(); });
-       });
+  for (int allocation = 0; fails_without(
+           allocation,
+           [] { run_ranks(3, [](communicator& ranks) { ranks.barrier({.timeout = 60s}).wait(); }); });
        ++allocation)
     REQUIRE(allocation < 1000);
 }

@@ -28,8 +28,7 @@ class raw_client {
     return boost::asio::write(socket_, boost::asio::buffer(bytes), e) == bytes.size();
   }
   bool write_frame(const std::string& bytes) {
-    const auto length = weft::detail::frame_length(bytes.size());
-    return write(std::string(length.begin(), length.end()) + bytes);
+    return write(weft::detail::frame_writer().text(bytes).take());
   }
   /// Whether the other side has ended the connection; waits for it or for bytes.
   bool ended() { return read(1).empty(); }

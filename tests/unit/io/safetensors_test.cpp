@@ -169,7 +169,7 @@ TEST_CASE("load: an index of several files; nothing changes if a part is wrong")
   };
   write(R"({"a": "one.safetensors", "b": "two.safetensors", "elsewhere": "absent.safetensors"})");
   load();
-  CHECK(io::format_of(index) == io::file_format::safetensors_index);
+  CHECK(io::format_of(index) == io::file_format::index);
   CHECK(io::read_tensors(index, [](const std::string& n) { return n == "b"; }).tensors.size() == 1);
   CHECK_THROWS_WITH_AS(io::read_tensors(index), doctest::Contains("absent.safetensors"), io_error);
   const std::pair<const char*, const char*> bad[] = {

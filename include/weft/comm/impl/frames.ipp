@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/base/little_endian.hpp>
 #include <weft/comm/frames.hpp>
 
 namespace weft {
@@ -30,10 +31,8 @@ WEFT_DEFINE std::vector<std::string> frame_reader::texts(std::size_t most) {
 
 WEFT_DEFINE std::uint64_t frame_reader::unsigned_of(std::size_t size) {
   if (!good_ || size > left()) return fail(), 0;
-  std::uint64_t n = 0;
-  for (std::size_t i = size; i-- > 0;) n = n << 8 | static_cast<unsigned char>(bytes_[at_ + i]);
   at_ += size;
-  return n;
+  return little_endian(std::string_view(bytes_).substr(at_ - size, size));
 }
 
 }  // namespace detail

@@ -4,21 +4,19 @@
 
 #include <weft/base/config.hpp>
 #include <weft/base/deadline.hpp>
+#include <weft/base/number.hpp>
 #include <weft/comm/store.hpp>
 
 namespace weft {
 namespace detail {
 
 WEFT_DEFINE std::int64_t stored_sum(const std::string& key, const std::string& value, std::int64_t amount) {
-  std::size_t used = 0;
-  std::int64_t n = 0;
-  try {
-    n = std::stoll(value, &used);
-  } catch (const std::logic_error&) {}
-  if (value.empty() || used != value.size())
+  const std::optional<std::int64_t> held = parse_number<std::int64_t>(value);
+  if (!held)
     throw value_error("weft: store: add: " + shown(key) + " holds \"" + shown(value) +
                       "\", which is not a number");
-  if (__builtin_add_overflow(n, amount, &n))
+  std::int64_t n = 0;
+  if (__builtin_add_overflow(*held, amount, &n))
     throw value_error("weft: store: add: " + shown(key) + " holds " + value + ": adding " +
                       std::to_string(amount) + " overflows");
   return n;

@@ -49,8 +49,7 @@ WEFT_DEFINE std::int64_t tcp_store::send(detail::frame_writer& r) {
   const std::string bytes = r.take();
   if (bytes.size() > UINT32_MAX)
     throw value_error("weft: store: a request of " + std::to_string(bytes.size()) + " bytes is too large");
-  const auto length = detail::frame_length(bytes.size());
-  write(std::string(length.begin(), length.end()) + bytes);
+  write(detail::frame_writer().text(bytes).take());
   return detail::frame_reader(bytes.substr(0, 8)).number();
 }
 
@@ -61,10 +60,8 @@ WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t num
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     const auto ready = [&](auto done) { socket_.async_wait(detail::tcp::socket::wait_read, done); };
     if (!within(left, ready, stop)) return std::nullopt;
-    const std::string head = read(4, answer_limit_);
-    std::array<char, 4> length{};
-    std::copy(head.begin(), head.end(), length.begin());
-    detail::frame_reader r(read(detail::length_of(length), answer_limit_));
+    const std::size_t length = detail::frame_reader(read(4, answer_limit_)).length();
+    detail::frame_reader r(read(length, answer_limit_));
     const std::int64_t answers = r.number();
     answer a{static_cast<status>(r.byte()), r.text()};  // braces guarantee the order of reads
     if (!r.at_end()) lose("sent a malformed answer");

@@ -12,17 +12,6 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE std::array<char, 4> frame_length(std::size_t n) {
-  return {static_cast<char>(n), static_cast<char>(n >> 8), static_cast<char>(n >> 16),
-          static_cast<char>(n >> 24)};
-}
-
-WEFT_DEFINE std::size_t length_of(const std::array<char, 4>& b) {
-  std::size_t n = 0;
-  for (std::size_t i = 4; i-- > 0;) n = n << 8 | static_cast<unsigned char>(b[i]);
-  return n;
-}
-
 WEFT_DEFINE void store_session::start() {
   nonce_ = random_bytes(nonce_bytes);
   incoming_.resize(nonce_bytes + proof_bytes);
@@ -32,8 +21,7 @@ WEFT_DEFINE void store_session::start() {
 }
 
 WEFT_DEFINE void store_session::answer(const store_reply& r) {
-  const auto length = frame_length(r.size());
-  send(std::string(length.begin(), length.end()) + *r.head, r.body);
+  send(frame_writer().length(r.size()).raw(*r.head).take(), r.body);
 }
 
 WEFT_DEFINE void store_session::end_after(boost::asio::steady_timer& timer, std::chrono::seconds limit) {
@@ -70,7 +58,9 @@ WEFT_DEFINE void store_session::probe_when_silent() {
 WEFT_DEFINE void store_session::next() {
   if (reads_ || leaves_ || !outgoing_.empty()) return;
   reads_ = true;
-  read(boost::asio::buffer(length_), [this] { begin_request(length_of(length_)); });
+  read(boost::asio::buffer(length_), [this] {
+    begin_request(frame_reader(std::string(length_.begin(), length_.end())).length());
+  });
 }
 
 WEFT_DEFINE void store_session::begin_request(std::size_t n) {

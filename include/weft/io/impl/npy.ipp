@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <weft/base/config.hpp>
+#include <weft/base/little_endian.hpp>
 #include <weft/io/npy.hpp>
 
 namespace weft {
@@ -29,8 +30,7 @@ WEFT_DEFINE std::uint64_t npy_parser::begin_of_data(std::string_view first, std:
   const int version = first[6];
   if (version < 1 || version > 3) fail("version " + std::to_string(version) + " of the format is not known");
   const std::size_t bytes = version == 1 ? 2 : 4;
-  std::uint64_t size = 0;
-  for (std::size_t i = bytes; i-- > 0;) size = size << 8 | static_cast<unsigned char>(first[8 + i]);
+  const std::uint64_t size = weft::detail::little_endian(first.substr(8, bytes));
   if (size > max_npy_header) fail("a header of " + std::to_string(size) + " bytes is too large");
   if (size > file_size - 8 - bytes) fail("the header reaches beyond the end of the file");
   return 8 + bytes + size;

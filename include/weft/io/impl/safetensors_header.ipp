@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <weft/base/config.hpp>
+#include <weft/base/little_endian.hpp>
 #include <weft/io/safetensors_header.hpp>
 
 namespace weft {
@@ -15,8 +16,7 @@ WEFT_DEFINE std::uint64_t safetensors_parser::begin_of_data(std::string_view fir
                                                             std::uint64_t file_size) const {
   if (file_size < 8 || first.size() < 8) fail("shorter than 8 bytes");
   if (first.starts_with("PK\3\4")) fail("is a zip archive, such as a .pt file, which io::load reads");
-  std::uint64_t size = 0;
-  for (std::size_t i = 8; i-- > 0;) size = size << 8 | static_cast<unsigned char>(first[i]);
+  const std::uint64_t size = weft::detail::little_endian(first.substr(0, 8));
   if (size > max_header) fail("a header of " + std::to_string(size) + " bytes is too large");
   if (size > file_size - 8) fail("the header reaches beyond the end of the file");
   return 8 + size;

@@ -77,7 +77,7 @@ inline bool is_loaded(const std::shared_ptr<tensor_state>& t, const named_tensor
 }  // namespace detail
 
 WEFT_DEFINE file_format format_of(const std::string& path) {
-  if (path.ends_with(".json")) return file_format::safetensors_index;
+  if (path.ends_with(".json")) return file_format::index;
   std::string first(6, '\0');
   const input_file file(path);
   file.read(0, first.data(), static_cast<std::size_t>(std::min<std::uint64_t>(6, file.size())));
@@ -92,7 +92,7 @@ WEFT_DEFINE stored_tensors read_tensors(const std::string& path, const name_filt
     case file_format::npy: return {.tensors = {{"", read_npy(path)}}};
     case file_format::npz: return read_npz(path, wanted);
     case file_format::pt: return read_pt(path, wanted);
-    case file_format::safetensors_index: return detail::read_indexed(path, wanted);
+    case file_format::index: return detail::read_indexed(path, wanted);
     default: return read_safetensors(path, wanted);
   }
 }

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include <weft/base/config.hpp>
+#include <weft/base/little_endian.hpp>
 #include <weft/io/json_parser.hpp>
 #include <weft/io/torch_pickle.hpp>
 
@@ -69,10 +70,7 @@ WEFT_DEFINE std::string_view torch_pickle_parser::take(std::size_t bytes) {
 }
 
 WEFT_DEFINE std::uint64_t torch_pickle_parser::number(std::size_t bytes) {
-  const std::string_view from = take(bytes);
-  std::uint64_t n = 0;
-  for (std::size_t i = bytes; i-- > 0;) n = n << 8 | static_cast<unsigned char>(from[i]);
-  return n;
+  return weft::detail::little_endian(take(bytes));
 }
 
 WEFT_DEFINE bool torch_pickle_parser::step() {

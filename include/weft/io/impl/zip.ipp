@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <weft/base/config.hpp>
+#include <weft/base/little_endian.hpp>
 #include <weft/base/crc32.hpp>
 #include <weft/io/inflate.hpp>
 #include <weft/io/json_parser.hpp>
@@ -16,9 +17,7 @@ namespace detail {
 
 /// The number of `bytes` bytes at `at`, little-endian.
 inline std::uint64_t zip_number(std::string_view from, std::size_t at, std::size_t bytes) {
-  std::uint64_t n = 0;
-  for (std::size_t i = bytes; i-- > 0;) n = n << 8 | static_cast<unsigned char>(from[at + i]);
-  return n;
+  return weft::detail::little_endian(from.substr(at, bytes));
 }
 /// Appends (number, bytes) one after the other, little-endian.
 inline void put_zip_numbers(std::string& to,

@@ -74,7 +74,7 @@ WEFT_DEFINE checkpoint_contents read_contents(const std::string& folder, checkpo
   checkpoint_contents contents;
   const bool known = !index.shards.empty();
   for (int part = 0; part < parts; ++part) {
-    const io::input_file file(folder + "/rank-" + std::to_string(part) + ".safetensors");
+    const io::input_file file(path_of_shard(folder, part));
     const std::string header = io::safetensors_beginning(file);
     const checkpoint_shard found{static_cast<std::int64_t>(file.size()), xxh64(header)};
     if (known) {

@@ -49,7 +49,7 @@ WEFT_DEFINE void checkpoint_folder::begin(const checkpoint_name& name) const {
 
 WEFT_DEFINE void checkpoint_folder::write_shard(const checkpoint_name& name, int part,
                                                 const io::file_parts& parts) const {
-  const std::string path = shard(partial_place_of(name), part), partial = path + ".partial";
+  const std::string path = path_of_shard(partial_place_of(name), part), partial = path + ".partial";
   io::write_new_file(*calls_, partial, parts);
   if (calls_->rename(partial, path) != 0) io::fail_at(path, "cannot be written");
 }

@@ -375,9 +375,8 @@ WEFT_DEFINE void profiler::save_trace(const std::string& path, communicator& ran
   std::vector<std::int64_t> before{first > now ? 0 : now - first};  // of the first event of all ranks
   ranks.all_reduce(before, reduction::maximum).wait();
   const std::string text = events(ranks.rank(), now - before[0], own);
-  std::vector<std::int64_t> size{static_cast<std::int64_t>(text.size())};
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(size, sizes).wait();
+  const std::vector<std::int64_t> sizes =
+      detail::of_all_ranks(ranks, {static_cast<std::int64_t>(text.size())}, {});
   rank_counts counts;
   counts.append(sizes.data(), sizes.data() + sizes.size());
   std::vector<std::uint8_t> own_bytes(text.begin(), text.end());

@@ -122,8 +122,7 @@ WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owner
   for (held_tensor& t : held_)
     if (as.as && is_floating(t.whole.type)) t.whole.type = *as.as;
   std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
-    return std::pair(io::detail::rank_of(b.whole.type), std::string_view(a.name)) <
-           std::pair(io::detail::rank_of(a.whole.type), std::string_view(b.name));
+    return io::detail::comes_before(a.whole.type, a.name, b.whole.type, b.name);
   });
 }
 
@@ -170,9 +169,9 @@ WEFT_DEFINE void weights_writer::gather_boxes() {
         own.insert(own.end(), s->extent, s->extent + s->order);
   }
   const auto ranks = static_cast<std::size_t>(owners_.size());
-  std::vector<std::int64_t> counts(ranks), numbers;
-  const auto size = static_cast<std::int64_t>(own.size());
-  owners_.all_gather(std::span(&size, 1), counts, {}, options_).wait();
+  std::vector<std::int64_t> numbers;
+  const std::vector<std::int64_t> counts =
+      of_all_ranks(owners_, {static_cast<std::int64_t>(own.size())}, options_);
   if (owners_.rank() == 0)
     numbers.resize(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), index_t{0})));
   owners_.gather(own, numbers, 0, rank_counts(counts.data(), counts.size()), options_).wait();
