@@ -25,7 +25,7 @@ namespace detail {
 struct flight_record {
   std::uint64_t order = 0;       // counts the rank's operations, from 1; 0: empty, or being written
   std::int64_t begun = 0, ended = 0;  // nanoseconds of the system clock; ended 0: in progress
-  std::uint64_t number = 0;      // of a collective within its group, counted from 0
+  std::uint64_t number = 0;           // of a collective within its group, counted from 0
   char group[40] = {};
   char text[120] = {};
 

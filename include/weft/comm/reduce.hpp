@@ -40,8 +40,8 @@ void visit_reduction(reduction op, F f) {
   };
   using W = typename wrapping<A>::type;
   switch (op) {
-    case reduction::sum: case reduction::average:
-      return f([](A a, A b) { return static_cast<A>(W(a) + W(b)); });
+    case reduction::sum:
+    case reduction::average: return f([](A a, A b) { return static_cast<A>(W(a) + W(b)); });
     case reduction::product: return f([](A a, A b) { return static_cast<A>(W(a) * W(b)); });
     case reduction::minimum: return f([=](A a, A b) { return b < a || is_nan(b) ? b : a; });  // a NaN wins
     case reduction::maximum: return f([=](A a, A b) { return a < b || is_nan(b) ? b : a; });

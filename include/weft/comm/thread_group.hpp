@@ -148,8 +148,8 @@ class thread_group {
   std::map<std::tuple<int, int, int>, std::vector<std::shared_ptr<message>>> messages_;
 };
 
-/// The handle of a collective. Made before the collective is posted: without a handle, nobody would wait until
-/// the other ranks no longer use its buffers.
+/// The handle of a collective. Made before the collective is posted: without a handle, nobody would wait
+/// until the other ranks no longer use its buffers.
 class collective_state : public work::state {
  public:
   collective_state(std::shared_ptr<thread_group> g, int rank) : group_(std::move(g)), rank_(rank) {}

@@ -390,9 +390,8 @@ class checkpointer {
     for (int p = 1; p < parts(); ++p)
       while (!folder_.has_shard(index.id.name, p)) {
         if (s.given_up || s.is_late())
-          throw io_error(
-              "weft: " + detail::path_of_shard(folder_.partial_place_of(index.id.name), p) +
-              ": is missing");
+          throw io_error("weft: " + detail::path_of_shard(folder_.partial_place_of(index.id.name), p) +
+                         ": is missing");
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     folder_.commit(index, parts(), options_.keep);

@@ -211,6 +211,7 @@ struct ranks_of_devices final : counting_communicator {
   ranks_of_devices(int rank, int size, const backend* device)
       : counting_communicator(rank, size), device_(device) {}
   const backend* reaches() const override { return device_; }
+
  private:
   std::shared_ptr<communicator> divide_by(const std::function<int(int)>& color, comm_options o) override {
     const auto part = counting_communicator::divide_by(color, o);

@@ -320,9 +320,9 @@ TEST_CASE("an error of one rank in a small tensor is an error on all ranks, with
     run_ranks(2, [&](communicator& ranks) {
       const bool fails = ranks.rank() == failing;
       box_run run(ranks, 1, m, plan, true, fails ? device(std::make_shared<lost_backend>()) : one_thread());
-      CHECK_THROWS_WITH_AS(
-          save_weights(f.name() + "/w", run),
-          ("weft: rank " + std::to_string(failing) + ": the device is lost").c_str(), io_error);
+      CHECK_THROWS_WITH_AS(save_weights(f.name() + "/w", run),
+                           ("weft: rank " + std::to_string(failing) + ": the device is lost").c_str(),
+                           io_error);
     });
   full_disk disk(1);  // of which the header takes all
   run_ranks(2, [&](communicator& ranks) {

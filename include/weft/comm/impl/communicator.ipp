@@ -65,8 +65,8 @@ WEFT_DEFINE std::shared_ptr<communicator> communicator::recorded(std::shared_ptr
                                                                  const std::string& label, int color) {
   const std::uint64_t number = splits_++;
   if (!part || !recorder_) return part;
-  part->record_in(recorder_, detail::joined({recorded_as_, "/", label.empty() ? "split" : label, number, ".",
-                                             color}));
+  part->record_in(recorder_,
+                  detail::joined({recorded_as_, "/", label.empty() ? "split" : label, number, ".", color}));
   // A rank that never begins an operation of the group can be recognized as behind.
   recorder_->end(recorder_->begin(part->recorded_as_, detail::flight_record::no_number, "formation"));
   return part;

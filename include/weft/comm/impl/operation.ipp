@@ -16,8 +16,8 @@ namespace detail {
 WEFT_DEFINE std::string shortened(const std::string& text, std::size_t most) {
   if (text.size() <= most) return text;
   char middle[32];
-  const int n = std::snprintf(middle, sizeof middle, "... (%016llx) ...",
-                              static_cast<unsigned long long>(xxh64(text)));
+  const int n =
+      std::snprintf(middle, sizeof middle, "... (%016llx) ...", static_cast<unsigned long long>(xxh64(text)));
   const std::size_t kept = most - static_cast<std::size_t>(n), end = kept / 2;
   return text.substr(0, kept - end) + middle + text.substr(text.size() - end);
 }

@@ -58,9 +58,8 @@ WEFT_DEFINE void store_session::probe_when_silent() {
 WEFT_DEFINE void store_session::next() {
   if (reads_ || leaves_ || !outgoing_.empty()) return;
   reads_ = true;
-  read(boost::asio::buffer(length_), [this] {
-    begin_request(frame_reader(std::string(length_.begin(), length_.end())).length());
-  });
+  read(boost::asio::buffer(length_),
+       [this] { begin_request(frame_reader(std::string(length_.begin(), length_.end())).length()); });
 }
 
 WEFT_DEFINE void store_session::begin_request(std::size_t n) {
