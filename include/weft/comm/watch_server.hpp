@@ -23,7 +23,7 @@ enum class watch_notice : std::uint8_t { nonce, all_there, where_are_you, verdic
 
 /// The proof of `rank` that it knows the secret of its job.
 inline std::string watch_proof(const std::string& secret, const std::string& nonce, int rank) {
-  return proof(secret, "rank " + std::to_string(rank), nonce);
+  return proof(secret, "rank " + std::to_string(rank) + " ", nonce);
 }
 
 class watch_server {
