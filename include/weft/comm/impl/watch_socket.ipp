@@ -33,7 +33,7 @@ WEFT_DEFINE frame_socket::frame_socket(descriptor fd) : fd_(std::move(fd)) {
 }
 
 WEFT_DEFINE short frame_socket::events() const {
-  return leaving_.empty() ? POLLIN : static_cast<short>(POLLIN | POLLOUT);
+  return static_cast<short>(leaving_.empty() ? POLLIN : POLLIN | POLLOUT);
 }
 
 WEFT_DEFINE void frame_socket::send(const std::string& frame) {
