@@ -120,7 +120,8 @@ class context {
 
   /// The specialization of a plan for these symbol values; made at the first request, and kept until
   /// `most_kept` later ones of the same plan have been made, so that the sizes of experts, which differ from
-  /// step to step, do not fill the memory. Valid until the next one is made.
+  /// step to step, do not fill the memory. Valid until the next one is made. Throws usage_error while a
+  /// program is running, because its own might be dropped.
   runtime::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                                              std::span<const kernel_function> kernels,
                                              const runtime::symbol_values& symbols);
@@ -151,7 +152,7 @@ class context {
   class turn {
    public:
     explicit turn(context& c) : use_(c), of_(c) {
-      if (c.executing_) refuse_use("this one is running a program");
+      if (c.executing_) refuse_running();
       c.executing_ = true;
     }
     turn(const turn&) = delete;
@@ -173,6 +174,7 @@ class context {
   static inline thread_local const char this_thread = 0;  // its address identifies the thread
 
   [[noreturn, gnu::cold]] static void refuse_use(const char* why);
+  [[noreturn, gnu::cold]] static void refuse_running();
 
   struct known_specialization {
     const void* identity = nullptr;

@@ -11,6 +11,7 @@ WEFT_DEFINE runtime::specialization& context::specialization_of(const lower::pla
                                                                 const void* identity,
                                                                 std::span<const kernel_function> kernels,
                                                                 const runtime::symbol_values& symbols) {
+  if (executing_) refuse_running();
   int at = 0;
   for (int end = specializations_.size(); at < end;) {
     const int middle = at + (end - at) / 2;
@@ -26,7 +27,7 @@ WEFT_DEFINE std::uint64_t context::number_of_draw() {
   const random_state now = randomness();
   ++programs_;
   const auto known = std::find_if(draws_->begin(), draws_->end(), [&](const random_state& r) {
-    return r.step == now.step && r.programs == now.programs;
+    return r.seed == now.seed && r.step == now.step && r.programs == now.programs;
   });
   const auto number = static_cast<std::uint64_t>(known - draws_->begin());
   if (known == draws_->end()) draws_->push_back(now);
@@ -54,6 +55,8 @@ WEFT_DEFINE void context::refuse_use(const char* why) {
   refuse<usage_error>({"weft: a context runs one program at a time, but ", why,
                        ": threads, and taps that evaluate, need their own: context c; eval(e, c)"});
 }
+
+WEFT_DEFINE void context::refuse_running() { refuse_use("this one is running a program"); }
 
 WEFT_DEFINE runtime::specialization& context::add(known_specialization s, int at) {
   runtime::specialization& made = *s.made;
