@@ -159,7 +159,7 @@ class specialization {
     int number = 0;           // of a kernel, among all kernels
     bool has_scratch = false;  // of a native op
     joined_product joined{};  // of a product
-    bool is_elided = false;   // a copy or concat that has nothing to do
+    bool is_elided = false;   // see is_elided(s)
     bool done = false;        // in this run, together with a product
   };
 
@@ -186,13 +186,8 @@ class specialization {
     return static_cast<int>(s.size());
   }
 
-  index_t number_of_extent(index_t e) const {
-    return e >= 0 ? e : symbols_[static_cast<std::size_t>(symbol_table::number_of(e))];
-  }
-  shape resolved(shape s) const {
-    for (int i = 0; i < s.order; ++i) s[i] = number_of_extent(s[i]);
-    return s;
-  }
+  index_t number_of_extent(index_t e) const { return detail::number_of(symbols_, e); }
+  shape resolved(const shape& s) const { return detail::resolved(symbols_, s); }
   attributes resolved(attributes at, unsigned extents) const;
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
   const layout& layout_of(int id) const { return layouts_[id]; }
@@ -210,6 +205,9 @@ class specialization {
   source source_of(int id) const;
 
   bool is_kernel(int step) const { return steps_[step].entry->kind == step_kind::kernel; }
+  bool is_launched(int step) const { return is_kernel(step) && !steps_[step].is_elided; }
+  /// Whether a step is a copy or concat that has nothing to do.
+  [[gnu::cold]] bool is_elided(const lower::step_entry& s) const;
   /// The values that a step reads, and then those that it writes.
   std::span<const int> operands_of(const lower::step_entry& s) const {
     return plan_.operands.subspan(static_cast<std::size_t>(s.first_operand),

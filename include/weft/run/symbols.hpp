@@ -23,6 +23,12 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
   return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
 }
 
+/// `s` with numbers in place of symbols.
+inline shape resolved(const symbol_values& numbers, shape s) {
+  for (int d = 0; d < s.order; ++d) s[d] = number_of(numbers, s[d]);
+  return s;
+}
+
 /// Throws shape_error: `what` does not hold for the operands of law number `law` of the plan.
 [[noreturn, gnu::cold]] void refuse_extents(const plan_view& p, int law, const symbol_values& numbers,
                                             std::initializer_list<message_part> what);

@@ -251,3 +251,27 @@ TEST_CASE("convolutions of odd sizes, forward and backward") {
   check_convolution<bfloat16, conv_options{.padding = 1}, 3, 3>({2, 8, 7, 7}, 16, 0.02);
   check_convolution<float16, conv_options{.stride = 2}, 3, 3>({2, 9, 9, 7}, 17, 0.003);
 }
+
+namespace {
+struct launching_backend : cpu::cpu_backend {
+  bool launches_together() const override { return true; }
+};
+}  // namespace
+
+TEST_CASE("copies that are not made are no part of a launch of several kernels") {
+  const auto value = [](const device& where, auto f) {
+    context c(where);
+    const auto x = randn<float>(extents<2, 3, 8, 8>{}, {.seed = 1}, where);
+    const auto k = randn<float>(extents<4, 3, 3, 3>{}, {.seed = 2}, where);
+    const auto a = randn<float>(extents<6, 5>{}, {.seed = 3}, where);
+    return eval(f(x, k, a), c).item();
+  };
+  const device launching(std::make_shared<launching_backend>());
+  const auto check = [&](auto f) { CHECK(value(launching, f) == value(default_device(), f)); };
+  check([](auto x, auto k, auto a) { return sum(conv2d(x, k)) + sum(amax(exp(a), dims<1>)); });
+  check([](auto x, auto k, auto a) { return sum(amax(exp(a), dims<1>)) + sum(conv2d(x, k)); });
+  check([](auto x, auto k, auto a) {
+    return sum(amax(exp(a), dims<1>)) + sum(conv2d(x, k)) + sum(amin(exp(a), dims<0>));
+  });
+  check([](auto x, auto k, auto) { return sum(relu(conv2d(x, k) + 1.0f)); });
+}

@@ -32,12 +32,16 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
   for (int i = 0; i < layouts_.size(); ++i)
     if (value(i).where == storage::leaf) reads_.push_back(reach(i));
   for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
-  for (int s = 0; s < steps_.size(); ++s) steps_[s].entry = &p.steps[static_cast<std::size_t>(s)];
+  for (int s = 0; s < steps_.size(); ++s) {
+    steps_[s].entry = &p.steps[static_cast<std::size_t>(s)];
+    steps_[s].is_elided = is_elided(*steps_[s].entry);
+  }
   if (device.launches_together()) {
     find_launches();
     for (int s = 0; s < steps_.size(); ++s)
       if (steps_[s].entry->kind == step_kind::contraction && !steps_[s].entry->in_slices)
-        steps_[s].joined = joined_product_of(p, s, s + 1 < steps_.size() && steps_[s + 1].together == 1);
+        steps_[s].joined = joined_product_of(p, s, s + 1 < steps_.size() && steps_[s + 1].together == 1 &&
+                                                       !steps_[s + 1].is_elided);
   }
   sequence<int> launch_of(steps_.size(), 0);
   for (int s = 1; s < steps_.size(); ++s)
@@ -65,6 +69,13 @@ WEFT_DEFINE int specialization::slices_of(const lower::step_entry& product, cons
       std::clamp<index_t>(std::min(bytes / shortest, extents[sliced_dim(extents)]), 1, most));
 }
 
+WEFT_DEFINE bool specialization::is_elided(const lower::step_entry& s) const {
+  const auto is_copied = [&](int id) { return is_elsewhere(id); };
+  const std::span<const int> all = operands_of(s), in = all.first(static_cast<std::size_t>(s.inputs));
+  if (s.kind == step_kind::kernel) return std::any_of(all.begin(), all.end(), is_copied);
+  return s.kind == step_kind::concat && std::all_of(in.begin(), in.end(), is_copied);
+}
+
 WEFT_DEFINE void specialization::find_launches() {
   for (int s = 0; s < steps_.size(); s += steps_[s].together) {
     const auto joins = [&](int next) {
@@ -73,8 +84,8 @@ WEFT_DEFINE void specialization::find_launches() {
       return true;
     };
     int end = s + 1;
-    if (is_kernel(s))
-      for (; end < steps_.size() && is_kernel(end) && joins(end); ++end) steps_[end].together = 0;
+    if (is_launched(s))
+      for (; end < steps_.size() && is_launched(end) && joins(end); ++end) steps_[end].together = 0;
     steps_[s].together = end - s;
   }
 }
@@ -243,13 +254,7 @@ WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<c
     const int id = plan_.operands[static_cast<std::size_t>(i)];
     sources_[i] = source_of(id);
     if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
-    if (!is_elsewhere(id)) continue;
-    if (s.kind == step_kind::kernel) ready.is_elided = true;
-    else if (s.kind == step_kind::contraction) read_where_copied(i);
-  }
-  if (s.kind == step_kind::concat) {
-    const std::span<const int> parts = operands_of(s).first(static_cast<std::size_t>(s.inputs));
-    ready.is_elided = std::all_of(parts.begin(), parts.end(), [&](int id) { return is_elsewhere(id); });
+    if (is_elsewhere(id) && s.kind == step_kind::contraction) read_where_copied(i);
   }
   if (s.kind == step_kind::kernel)
     prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);

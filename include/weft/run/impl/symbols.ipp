@@ -18,11 +18,9 @@ WEFT_DEFINE void refuse_extents(const plan_view& p, int law, const symbol_values
     const applied_law& l = p.laws[static_cast<std::size_t>(law)];
     text += l.op;
     text += l.operands > 1 ? ": operands of shapes " : ": an operand of shape ";
-    for (int i = 0; i < l.operands && i < applied_law::shapes; ++i) {
-      shape s = l.operand[i];
-      for (int d = 0; d < s.order; ++d) s[d] = number_of(numbers, s[d]);
-      text += (i == 0 ? "" : i + 1 < l.operands ? ", " : " and ") + to_string(s);
-    }
+    for (int i = 0; i < l.operands && i < applied_law::shapes; ++i)
+      text += (i == 0 ? "" : i + 1 < l.operands ? ", " : " and ") +
+              to_string(resolved(numbers, l.operand[i]));
     text += l.operands > applied_law::shapes ? ", ...: " : ": ";
   }
   refuse<shape_error>({text, weft::detail::joined(what)});
@@ -55,8 +53,7 @@ WEFT_DEFINE void check_slices(const plan_view& p, const symbol_values& numbers) 
   const auto number = [&](index_t e) { return number_of(numbers, e); };
   for (const lower::value_entry& v : p.values) {
     if (v.view != view_kind::slice) continue;
-    shape from = p.values[static_cast<std::size_t>(v.source)].result.extents;
-    for (int i = 0; i < from.order; ++i) from[i] = number(from[i]);
+    const shape from = resolved(numbers, p.values[static_cast<std::size_t>(v.source)].result.extents);
     const int dim = static_cast<int>(v.at[0]);
     const index_t start = number(v.at[1]), stop = number(v.at[2]);
     if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
