@@ -68,8 +68,7 @@ struct last_expression<> {
 
 template <class Tensor, class T>
 constexpr auto as_expression(T x) {
-  if constexpr (requires { x.snapshot(); }) return x.snapshot();  // a leaf, with its version count
-  else if constexpr (expression<T>) return x;
+  if constexpr (expression<T>) return as_written(std::move(x));
   else {
     using number = typename type_of<number_beside<T>(dtype_of<typename Tensor::value_type>)>::type;
     return scalar<number>(number_as<number>(x));

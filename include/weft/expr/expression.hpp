@@ -222,6 +222,15 @@ struct bound : expression_base {
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
+namespace detail {
+/// `e` as it stands in an expression: a leaf with the current version count of its elements.
+template <class E>
+constexpr auto as_written(E e) {
+  if constexpr (requires { e.snapshot(); }) return e.snapshot();
+  else return e;
+}
+}  // namespace detail
+
 /// Computes `value` once, and `body`, which may refer to it any number of times.
 template <class Tag, expression Value, expression Body>
 struct let_node : expression_base {
@@ -249,7 +258,7 @@ struct bundle : expression_base {
 /// Several expressions combined into one that one program evaluates; see `update`.
 template <expression... E>
 constexpr auto bundled(E... e) {
-  return bundle<E...>(std::move(e)...);
+  return bundle<E...>(detail::as_written(std::move(e))...);
 }
 
 namespace detail {
@@ -273,7 +282,8 @@ constexpr auto let(Value value, F f) {
     using variable = bound<F, typename Value::value_type, extents_of<Value>>;
     using body = decltype(f(variable{}));
     static_assert(expression<body>, "weft: let: the function must return an expression");
-    if constexpr (expression<body>) return let_node<F, Value, body>{{}, std::move(value), f(variable{})};
+    if constexpr (expression<body>) 
+      return let_node<F, Value, body>{{}, detail::as_written(std::move(value)), f(variable{})};
   }
 }
 

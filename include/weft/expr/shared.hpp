@@ -152,8 +152,7 @@ inline constexpr bool needs_no_sharing<shared_node<Tag, E>> = true;
 template <class Tag = decltype([] {}), expression E>
 auto shared(E e) {
   (void)sizeof(written_out_law<can_be_compiled<E>(most_operands)>);
-  if constexpr (requires { e.snapshot(); }) return e.snapshot();
-  else if constexpr (detail::needs_no_sharing<E>) return e;
+  if constexpr (detail::needs_no_sharing<E>) return detail::as_written(std::move(e));
   else return shared_node<Tag, E>{{}, make_recycled<E>(std::move(e))};
 }
 

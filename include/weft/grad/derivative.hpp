@@ -57,7 +57,7 @@ constexpr auto grad(F f, X x) {
   (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
   constexpr bool is_one_program = !((detail::parts_of<body> | detail::parts_of<X>) & detail::boundary_part);
   (void)sizeof(one_program_law<is_one_program>);
-  return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
+  return gradient_node<F, X, body>{{}, detail::as_written(std::move(x)), f(variable{})};
 }
 
 /// Compile-time errors: the gradient is with respect to the function's only argument.

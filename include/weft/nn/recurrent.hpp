@@ -89,7 +89,7 @@ auto recurrence(Step step, X x, S... start) {
       "weft: lstm, gru: the state of an lstm must be [2, batch, hidden], as stack<0>(h, c); that of a gru, "
       "[batch, hidden]");
   return recurrence_node<Step, X, S...>{
-      {}, std::move(x), operand_list<S...>(std::move(start)...), std::move(step)};
+      {}, as_written(std::move(x)), operand_list<S...>(as_written(std::move(start))...), std::move(step)};
 }
 
 }  // namespace detail

@@ -28,7 +28,7 @@ struct repeat {
 
   template <expression X>
   auto operator()(X x) const {
-    return boundary_node<Block, X>{{}, std::move(x), &blocks};
+    return boundary_node<Block, X>{{}, weft::detail::as_written(std::move(x)), &blocks};
   }
 };
 

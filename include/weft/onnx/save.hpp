@@ -160,10 +160,9 @@ struct exporting_evaluator {
   /// Exports all rows as one slice.
   template <class X, class Labels, class F>
   auto sum_of_slices(const X& x, const Labels& labels, index_t, const F& f) {
-    using slices = runtime::row_slices<X, Labels>;
-    const auto rows = eval_program(reshape<dyn>(labels));
-    const auto sum =
-        eval_program(f(typename slices::matrix(x.state()), typename slices::row_labels(rows.state())));
+    const auto of_rows = eval_program(reshape<dyn>(labels));
+    const runtime::row_slices slices(x, of_rows, x.extents()[0]);
+    const auto sum = eval_program(f(slices.whole(), of_rows));
     return tensor<slice_sum<typename X::value_type>, weft::extents<>>(sum.state());
   }
 };

@@ -87,10 +87,9 @@ class stage_evaluator {
 
   template <class X, class Labels, class F>
   auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
-    using slices = runtime::row_slices<X, Labels>;
     using result = decltype(inner_.sum_of_slices(x, labels, rows, f));
-    const auto all_labels = part_of(*labels.state(), 0, shape{1, {x.extents()[0]}});  // of any order
-    auto whole = f(typename slices::matrix(x.state()), typename slices::row_labels(all_labels));
+    const runtime::row_slices<X, Labels> slices(x, labels, rows);
+    auto whole = f(slices.whole(), slices.whole_labels());
     const runtime::operands o = runtime::operands_of(whole);
     if (events_.visit) events_.visit(blocks_, o, Inner::template program_of<decltype(whole)>::plan);
     if (computes()) {
@@ -98,7 +97,7 @@ class stage_evaluator {
       return inner_.sum_of_slices(x, labels, rows, f);
     }
     tensor_state sum(context_.where(), {}, dtype_of<typename result::value_type>, buffer());
-    slices{x.state(), labels.state(), rows}.note_positions(sum);
+    slices.note_positions(sum);
     return absent<result>(detail::absent_value(sum), is_followed<decltype(whole)>(o));
   }
 

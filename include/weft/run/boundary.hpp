@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <weft/expr/shared.hpp>
+#include <weft/run/bind.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
@@ -217,7 +218,7 @@ auto resolve_node(Resolver& to, const Variables& v, const node<Op, Attr, A...>& 
 template <class Resolver, class Variables, class Op, class Attr, int Sizes, class... A>
 auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
   return n.operands.apply([&](const auto&... a) {
-    return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(n.sizes, resolve(to, v, a)...);
+    return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>{n.sizes, resolve(to, v, a)...};
   });
 }
 
@@ -257,11 +258,23 @@ auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X
   return x;
 }
 
-/// `e` as a leaf: `e` itself, or its value.
+/// Throws value_error if operand `number`, a leaf, was changed in place since it was written, unless the
+/// evaluator reads tensors as they are (check_versions is false).
+template <class Evaluator, class Leaf>
+void require_unchanged(const Evaluator& evaluator, const Leaf& leaf, std::size_t number) {
+  if constexpr (requires { evaluator.check_versions; })
+    if (!evaluator.check_versions) return;
+  if (!leaf.is_current()) refuse_changed(leaf.extents(), number);
+}
+
+/// `e`, operand `number` of a node, as a leaf: `e` itself, or its value. Throws value_error for a leaf that
+/// was changed in place.
 template <class Evaluator, class E>
-auto as_leaf(Evaluator& evaluator, const E& e) {
-  if constexpr (requires { E::is_leaf; }) return e;
-  else return evaluator.eval_program(e);
+auto as_leaf(Evaluator& evaluator, const E& e, std::size_t number = 0) {
+  if constexpr (requires { E::is_leaf; }) {
+    require_unchanged(evaluator, e, number);
+    return e;
+  } else return evaluator.eval_program(e);
 }
 
 /// The expression compute() as a leaf, computed where `what` first occurs. `depth`: as in resolver::remember.
@@ -276,8 +289,10 @@ auto computed_once(Resolver& to, const occurrence& what, int depth, F compute) {
 
 template <class Resolver, class Variables, class F, class X, class Labels>
 auto resolve_node(Resolver& to, const Variables& v, const slices_node<F, X, Labels>& n) {
-  return to.evaluator.sum_of_slices(as_leaf(to.evaluator, resolve(to, v, n.operand)),
-                                    as_leaf(to.evaluator, resolve(to, v, n.labels)), n.rows, n.f);
+  const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
+  const auto labels = as_leaf(to.evaluator, resolve(to, v, n.labels), 1);
+  require_unchanged(to.evaluator, n.f.weight, 2);
+  return to.evaluator.sum_of_slices(x, labels, n.rows, n.f);
 }
 
 template <class Resolver, class Variables, class Tag, class Value, class Body>

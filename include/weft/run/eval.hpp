@@ -75,17 +75,30 @@ template <expression E, bool Tracked = false>
 using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
 namespace runtime {
-/// A matrix and labels of its rows, in slices of at most `rows` rows. The type of a slice does not depend on
-/// that of the matrix.
+namespace detail {
+[[noreturn, gnu::cold]] void refuse_labels(const tensor_state& x, const tensor_state& labels);
+}  // namespace detail
+
+/// A matrix and labels of its rows, in slices of at most `rows` rows. The type of a slice depends on that of
+/// the matrix only in its last extent, and in whether it is tracked.
 template <class X, class Labels>
 struct row_slices {
-  using matrix = variable<typename X::value_type, extents<dyn, X::static_shape.last()>>;
+  using matrix = tensor<typename X::value_type, extents<dyn, X::static_shape.last()>, X::requires_grad>;
   using row_labels = tensor<typename Labels::value_type, extents<dyn>>;
 
   std::shared_ptr<tensor_state> x, labels;
   index_t rows;
 
+  /// Throws shape_error unless there is one label, of a tensor with any dims, for each row.
+  row_slices(const X& all_rows, const Labels& all_labels, index_t most)
+      : x(all_rows.state()), labels(all_labels.state()), rows(most) {
+    if (labels->extents.size() != count()) detail::refuse_labels(*x, *labels);
+  }
+
   index_t count() const { return x->extents[0]; }
+  /// All rows and their labels as one slice.
+  matrix whole() const { return matrix(x); }
+  row_labels whole_labels() const { return row_labels(part_of(*labels, 0, {1, {count()}})); }
   /// If ranks divide positions, marks `sum` as a sum over this rank's positions only.
   void note_positions(tensor_state& sum) const {
     if (x->positions != no_positions || labels->positions != no_positions) sum.positions = sum_of_positions;
@@ -157,7 +170,7 @@ struct forgetful_evaluator {
   template <class X, class Labels, class F>
   auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
     std::shared_ptr<tensor_state> sum;
-    const row_slices<X, Labels> slices{x.state(), labels.state(), rows};
+    const row_slices<X, Labels> slices(x, labels, rows);
     const auto add_up = [&](const auto& of_rows) {
       slices.for_each([&](const auto& x_slice, const auto& labels_slice, index_t) {
         const auto part = eval_program(of_rows(x_slice, labels_slice));

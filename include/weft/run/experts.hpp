@@ -52,7 +52,8 @@ struct attached_node : expression_base {
 template <expression X, expression Loss>
 auto with_loss(X x, Loss loss) {
   static_assert(Loss::static_shape.order == 0, "weft: with_loss: the loss must be a scalar");
-  return attached_node<X, Loss>{{}, std::move(x), std::move(loss)};
+  return attached_node<X, Loss>{
+      {}, detail::as_written(std::move(x)), detail::as_written(std::move(loss))};
 }
 
 namespace detail {
@@ -214,7 +215,7 @@ inline constexpr int programs_around_experts = 4;
 template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>
 auto resolve_node(Resolver& to, const Variables& v, const experts_node<Renormalise, Expert, X, P>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
-  const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities));
+  const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities), 1);
   const auto value = [&](auto& evaluator) {
     return apply_experts<Renormalise>(evaluator, x, p, *n.experts, n.choice);
   };
@@ -234,19 +235,29 @@ auto resolve_node(Resolver& to, const Variables& v, const experts_node<Renormali
 template <class Resolver, class Variables, class X, class Loss>
 auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
-  const auto loss = as_leaf(to.evaluator, resolve(to, v, n.loss));
+  const auto loss = as_leaf(to.evaluator, resolve(to, v, n.loss), 1);
+  using leaf = std::remove_const_t<decltype(x)>;
+  using loss_leaf = std::remove_const_t<decltype(loss)>;
   const auto value = [&](auto& evaluator) {
-    const auto same = part_of(*x.state(), 0, x.extents());
-    same->on_tape = tape_status::never;
-    evaluator.remember(
-        same, {x.state(), loss.state()},
-        [&c = evaluator.run_context(), weight = evaluator.run_context().loss_weight](const auto& g) {
-          using T = typename std::remove_cvref_t<decltype(loss)>::value_type;
-          if (!g) return tensor_list{nullptr, nullptr};
-          return tensor_list{g,
-                             full<T>(extents<>{}, static_cast<T>(c.loss_scale * weight), c.where()).state()};
-        });
-    return std::remove_const_t<decltype(x)>(same);
+    const auto same = unrecorded_part(*x.state(), 0, x.state()->extents);
+    tensor_list operands;  // that have a gradient
+    if constexpr (leaf::requires_grad) operands.push_back(x.state());
+    if constexpr (loss_leaf::requires_grad) operands.push_back(loss.state());
+    evaluator.remember(same, operands,
+                       [&c = evaluator.run_context(), count = operands.size(),
+                        weight = evaluator.run_context().loss_weight](const auto& g) {
+                         if (!g) return tensor_list(count);
+                         tensor_list gradients;
+                         if constexpr (leaf::requires_grad) gradients.push_back(g);
+                         if constexpr (loss_leaf::requires_grad) {
+                           using T = typename loss_leaf::value_type;
+                           const T scale = static_cast<T>(c.loss_scale * weight);
+                           gradients.push_back(full<T>(extents<>{}, scale, c.where()).state());
+                         }
+                         return gradients;
+                       });
+    constexpr bool tracked = leaf::requires_grad || loss_leaf::requires_grad;
+    return tensor<typename leaf::value_type, typename leaf::extents_type, tracked>(same);
   };
   if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);
   else return to.evaluator.composite(x, loss, 0, value, [](auto&, auto) {});

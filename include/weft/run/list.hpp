@@ -81,7 +81,7 @@ auto resolve_node(Resolver& to, const Variables&, const list_node<Dim, Stacks, L
     using any_extent = tensor<typename Leaf::value_type, extents, Tracked>;
     recycled_vector<any_extent> parts;
     for (const Leaf& leaf : *n.parts) {
-      if (!leaf.is_current()) refuse_changed(leaf.extents(), parts.size());
+      require_unchanged(to.evaluator, leaf, parts.size());
       parts.push_back(any_extent(part(leaf)));
     }
     return joined<Dim>(to.evaluator, parts.begin(), static_cast<index_t>(parts.size()));

@@ -120,7 +120,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   if constexpr (sequence_scanner<std::remove_cvref_t<decltype(evaluator)>>) {
     std::shared_ptr<tensor_state> first;
     if constexpr (sizeof...(Start) > 0)
-      first = n.start.apply([&](const auto& e) { return as_leaf(evaluator, resolve(to, v, e)).state(); });
+      first = n.start.apply([&](const auto& e) { return as_leaf(evaluator, resolve(to, v, e), 1).state(); });
     using one_element = decltype(evaluator.eval_program(select<0, 0>(x)));
     return result(evaluator.template scan<one_element, one_state>(x.state(), first, n.step));
   }

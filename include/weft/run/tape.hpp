@@ -79,30 +79,31 @@ class tape : public tape_entries {
   variable<slice_sum<typename X::value_type>, extents<>> sum_of_slices(const X& x, const Labels& labels,
                                                                        index_t rows, const F& f) {
     using T = slice_sum<typename X::value_type>;
-    using slices = runtime::row_slices<X, Labels>;
-    const slices of{x.state(), labels.state(), rows};
+    const runtime::row_slices<X, Labels> of(x, labels, rows);
     const index_t count = of.count();
-    if (count <= rows)
-      return eval_program(f(typename slices::matrix(x.state()),
-                            typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
+    if (count <= rows) return eval_program(f(of.whole(), of.whole_labels()));
     context& c = run_context();
     const auto of_rows = runtime::with_rounded_weight(*this, f);
-    using E = decltype(of_rows(std::declval<typename slices::matrix>(),
-                               std::declval<typename slices::row_labels>()));
+    using E = decltype(of_rows(of.whole(), of.whole_labels()));
     // Scaled like the gradients of a mean over all rows, as f16 products require.
     const double cotangent = c.loss_scale / static_cast<double>(count);
     tape_entries::slice_sums sums{cotangent,
                                   full<T>(extents<>{}, static_cast<T>(cotangent), c.where()).state()};
-    if (recording()) {
-      sums.leaves.push_back(x.state());
-      sums.gradients.push_back(make_state(c.where(), x.extents(), x.state()->type));
+    const shape& extents_of_x = x.state()->extents;
+    if (X::requires_grad && recording()) {
+      require_entry(*x.state());
+      sums.of_rows = make_state(c.where(), extents_of_x, x.state()->type);
     }
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
       run_slice(sums, runtime::executable_of<program_of<E>>,
                 runtime::executable_of<runtime::backward_program<E, Options>>,
                 runtime::operands_of(of_rows(x_slice, labels_slice)), x_slice.state(),
-                first * x.extents()[1]);
+                first * extents_of_x[1]);
     });
+    if (sums.of_rows) {
+      sums.leaves.push_back(x.state());
+      sums.gradients.push_back(std::move(sums.of_rows));
+    }
     remember(sums);
     of.note_positions(*sums.value);
     return variable<T, extents<>>(sums.value);

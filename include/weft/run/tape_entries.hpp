@@ -110,13 +110,16 @@ class basic_tape_entries {
   /// another rank. The backward pass calls `f` once, with the cotangent of `value` (null if nothing depends
   /// on `value`), and then destroys `f`. `f` returns the cotangents of the operands as a tensor_list, which
   /// may contain null and must not share its tensors with other code. Throws usage_error if a tape has
-  /// already recorded `value`. Functions of tensors are better written as ops (docs/adding_an_op.md).
+  /// already recorded `value`, or if no gradient can reach what an operand was computed from, because a
+  /// backward pass has consumed it. Functions of tensors are better written as ops (docs/adding_an_op.md).
   template <class F>
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);
     require_idle("remember");
     if (value->on_tape == tape_status::recorded)
       refuse<usage_error>({"weft: a tape already holds the value of shape ", value->extents, ""});
+    if (recording_)
+      for (const auto& operand : operands) require_entry(*operand);
     value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return;
     entry n;
@@ -138,18 +141,25 @@ class basic_tape_entries {
   /// placement.
   std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value, const placement& to);
 
-  /// Sums over slices of rows: a value and, if this tape records, the gradients of `leaves` for `cotangent`.
+  /// Sums over slices of rows: a value and, if this tape records, gradients for `cotangent`.
   struct slice_sums {
     double cotangent;
     std::shared_ptr<tensor_state> seed;  // includes `cotangent`
     std::shared_ptr<tensor_state> value{};
-    tensor_list leaves{}, gradients{};  // the first of each holds all rows
+    std::shared_ptr<tensor_state> of_rows{};  // the gradient of all rows; null if it is not needed
+    tensor_list leaves{}, gradients{};        // of what all slices read
   };
 
   /// Executes the forward and backward pass of a slice that starts at element `first` of all rows. No
   /// activations are saved.
   void run_slice(slice_sums& sums, const runtime::executable& forward, const runtime::executable& backward,
                  const runtime::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first);
+
+  /// Throws usage_error if a tape has recorded the operand but can no longer give gradients to what it was
+  /// computed from.
+  static void require_entry(const tensor_state& operand) {
+    if (has_lost_entry(operand)) refuse_lost_entry(operand);
+  }
 
   /// Records a result whose gradients have already been computed, if this tape records.
   void remember(slice_sums& sums);
@@ -195,6 +205,9 @@ class basic_tape_entries {
   /// Whether a tape recorded the value but can no longer give gradients to what it was computed from.
   static bool has_lost_entry(const tensor_state& t) { return t.on_tape >= tape_status::consumed; }
   [[noreturn, gnu::cold]] static void refuse_lost_entry(const tensor_state& operand);
+  /// Throws usage_error during a backward pass of this tape, and for operands of which `backward` computes
+  /// gradients that cannot reach what they were computed from.
+  void require_operands(const runtime::executable& backward, const tensor_list& leaves) const;
   /// Throws usage_error during a backward pass of this tape, for example in a gradient hook.
   void require_idle(const char* what) const {
     if (goes_back_) refuse_nested(what);
@@ -202,8 +215,13 @@ class basic_tape_entries {
   [[noreturn, gnu::cold]] static void refuse_nested(const char* what);
 
   void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
+  /// Calls `pass`, a backward pass or its second part; if it fails, drops what it has left on the tape.
+  template <class Pass>
+  void go_back(Pass pass);
   /// Executes all entries in reverse order.
   void execute_backward();
+  /// Executes the second parts of the entries.
+  void execute_later();
   /// Drops what a failed backward pass has left on the tape.
   void abandon_backward();
   /// The end of a backward pass, or of one of its parts.

@@ -109,6 +109,8 @@ void run_gradient_hooks(const tensor_state& t, std::shared_ptr<tensor_state> gra
 
 /// The elements of `t` starting at `first`, of shape `extents`, as a separate tensor in the same memory.
 std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents);
+/// The same as a tensor that no tape has recorded, so that one can record it.
+std::shared_ptr<tensor_state> unrecorded_part(const tensor_state& t, index_t first, const shape& extents);
 
 /// A list of tensor states.
 using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
@@ -155,7 +157,8 @@ const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
 }  // namespace detail
 
 /// Moves the elements and the gradient to another device, for all handles; a deferred parameter will get them
-/// there. Throws value_error for sharded tensors, and usage_error for a parameter whose rows a run shards.
+/// there, and a view is no longer one. Throws value_error for sharded tensors, and usage_error for a
+/// parameter whose rows a run shards.
 void move_to(tensor_state& t, const device& where);
 
 }  // namespace weft

@@ -84,7 +84,8 @@ class tensor : public expression_base {
                   "would be lost: begin with auto h = steps.eval(h0)");
   }
 
-  /// False for a handle that refers to no tensor; every other member then throws value_error.
+  /// False for a handle that refers to no tensor; every other member then throws value_error, except
+  /// is_current(), which is true.
   bool defined() const { return state_ != nullptr; }
   /// The state that all handles of the same elements share.
   const std::shared_ptr<tensor_state>& state() const {
@@ -156,11 +157,12 @@ class tensor : public expression_base {
   }
 
   /// A copy of the elements on another device, or this tensor if it is already there. The copy of a variable
-  /// or parameter is a separate one with its own gradient. A tape cannot read the copy of a value that it has
-  /// recorded, since no gradient would flow back through the copy.
+  /// or parameter is a separate one with its own gradient and no hooks. A tape cannot read the copy of a
+  /// value that it has recorded, since no gradient would flow back through the copy.
   tensor to(const device& where) const {
     if (state()->where == where) return *this;
     tensor copy(alias_of(*state()));
+    copy.state()->gradient_hooks.clear();
     move_to(*copy.state(), where);
     if (copy.state()->on_tape == tape_status::recorded) copy.state()->on_tape = tape_status::copied;
     return copy;
@@ -200,7 +202,7 @@ class tensor : public expression_base {
                   "weft: on_gradient: this tensor is not tracked and gets no gradient: "
                   "a parameter, a variable or the result of tape.eval(...) does");
     state()->gradient_hooks.push_back(std::make_shared<typename backward_hook::element_type>(
-        [f](const std::shared_ptr<tensor_state>& g) { f(tensor<T, Extents>(g)); }));
+        [f = std::move(f)](const std::shared_ptr<tensor_state>& g) mutable { f(tensor<T, Extents>(g)); }));
   }
 
   /// The handle as stored in expressions, with the current version count of the elements.

@@ -222,3 +222,88 @@ TEST_CASE("linear_cross_entropy: bf16 and f16 are added up and counted in f32") 
     CHECK(f16_slope == doctest::Approx(32).epsilon(1e-3));
   }
 }
+
+namespace {
+/// Six rows of data, some labels and a weight.
+struct rows_and_labels {
+  tensor<float, extents<dyn, 4>> x = randn<float>(extents<dyn, 4>{6, 4}, {.seed = 2});
+  parameter<extents<5, 4>> w{randn<float>(extents<5, 4>{}, {.seed = 1}).state()};
+  tensor<std::int64_t, extents<dyn>> y = some_labels(6);
+
+  static tensor<std::int64_t, extents<dyn>> some_labels(index_t count) {
+    return generate<std::int64_t>(extents<dyn>{count}, [](index_t i) { return i * 3 % 5; });
+  }
+};
+constexpr index_t slices[] = {5 * 2, 1000};  // logits at once: in three slices, and in one
+}  // namespace
+
+TEST_CASE("linear_cross_entropy: as many labels as rows") {
+  rows_and_labels r;
+  for (const index_t at_once : slices)
+    for (const index_t count : {3, 9}) {
+      const auto labels = rows_and_labels::some_labels(count);
+      tape steps;
+      for (const bool recorded : {false, true})
+        CHECK_THROWS_WITH_AS(recorded ? (void)steps.eval(linear_cross_entropy(r.x, r.w, labels, at_once))
+                                      : (void)eval(linear_cross_entropy(r.x, r.w, labels, at_once)),
+                             ("weft: linear_cross_entropy: there are 6 rows, but the labels have the "
+                              "shape [" + std::to_string(count) + "]")
+                                 .c_str(),
+                             shape_error);
+    }
+}
+
+TEST_CASE("linear_cross_entropy: an operand that was changed in place is named") {
+  for (const index_t at_once : slices) {
+    rows_and_labels r;
+    const auto loss = linear_cross_entropy(r.x, r.w, r.y, at_once);
+    const auto always = compile(loss);
+    const auto check = [&](const char* which, auto& changed) {
+      const auto written = linear_cross_entropy(r.x, r.w, r.y, at_once);
+      changed.mutable_data()[0] = 3;
+      const std::string what = std::string("weft: operand ") + which;
+      tape steps;
+      CHECK_THROWS_WITH_AS(eval(written), doctest::Contains(what.c_str()), value_error);
+      CHECK_THROWS_WITH_AS((void)steps.eval(written), doctest::Contains(what.c_str()), value_error);
+    };
+    check("0 of shape [6, 4] was changed in place", r.x);
+    check("1 of shape [6] was changed in place", r.y);
+    check("2 of shape [5, 4] was changed in place", r.w);
+    CHECK(always().item() == eval(linear_cross_entropy(r.x, r.w, r.y, at_once)).item());
+  }
+}
+
+TEST_CASE("linear_cross_entropy: of a value that a backward pass has consumed") {
+  for (const index_t at_once : slices) {
+    rows_and_labels r;
+    variable<float, extents<4, 4>> v(randn<float>(extents<4, 4>{}, {.seed = 3}));
+    tape steps;
+    const auto h = steps.eval(matmul(r.x, v));
+    steps.backward(steps.eval(sum(h)));
+    const auto loss = linear_cross_entropy(h, r.w, r.y, at_once);
+    CHECK_THROWS_WITH_AS((void)steps.eval(loss),
+                         doctest::Contains("whose backward pass has already run through it"), usage_error);
+    CHECK(steps.size() == 0);
+    const no_grad quiet(steps);
+    CHECK(steps.eval(loss).item() == eval(loss).item());
+  }
+}
+
+TEST_CASE("linear_cross_entropy: data has no gradient, variables have the same in slices as at once") {
+  std::vector<float> gradients[2];
+  for (const int which : {0, 1}) {
+    rows_and_labels r;
+    const variable<float, extents<dyn, 4>> x(randn<float>(extents<dyn, 4>{6, 4}, {.seed = 2}));
+    const auto w = randn<float>(extents<5, 4>{}, {.seed = 1});
+    tape steps;
+    steps.backward(steps.eval(linear_cross_entropy(r.x, r.w, r.y, slices[which])));
+    CHECK_FALSE(r.x.grad().defined());
+    gradients[which] = r.w.grad().to_vector();
+    steps.backward(steps.eval(linear_cross_entropy(x, w, r.y, slices[which])));
+    CHECK_FALSE(w.grad().defined());
+    for (const float g : x.grad().to_vector()) gradients[which].push_back(g);
+  }
+  REQUIRE(gradients[0].size() == gradients[1].size());
+  for (std::size_t i = 0; i < gradients[0].size(); ++i)
+    CHECK(gradients[0][i] == doctest::Approx(gradients[1][i]).epsilon(1e-4));
+}

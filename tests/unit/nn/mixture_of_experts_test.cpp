@@ -356,3 +356,49 @@ TEST_CASE("with_loss: the loss of a value that is used twice is counted once") {
   CHECK(w.grad().to_vector() == std::vector<float>{1, 1, 1});
   CHECK(x.grad().to_vector() == std::vector<float>{10, 10, 10});  // 2 (1 + 2 y) of y = 2
 }
+
+TEST_CASE("with_loss: data has no gradient, and the loss has one if it stands beside data") {
+  variable<float, extents<3>> w(full<float>(extents<3>{}, 2.0f));
+  const auto data = full<float>(extents<3>{}, 1.0f);
+  const auto constant = full<float>(extents<>{}, 3.0f);
+  tape steps;
+  steps.backward(steps.eval(sum(with_loss(w, constant))));
+  CHECK(w.grad().to_vector() == std::vector<float>{1, 1, 1});
+  CHECK_FALSE(constant.grad().defined());
+  w.zero_grad();
+  steps.backward(steps.eval(sum(with_loss(data, sum(w * w)))));
+  CHECK(w.grad().to_vector() == std::vector<float>{4, 4, 4});
+  CHECK_FALSE(data.grad().defined());
+}
+
+TEST_CASE("with_loss: a consumed or changed operand is refused") {
+  variable<float, extents<3>> w(full<float>(extents<3>{}, 2.0f)), v(full<float>(extents<3>{}, 2.0f));
+  tape steps;
+  const auto h = steps.eval(w * 2.0f);
+  const auto loss = steps.eval(sum(h));
+  steps.backward(loss);
+  const char* const consumed = "whose backward pass has already run through it";
+  CHECK_THROWS_WITH_AS((void)steps.eval(with_loss(h, sum(v))), doctest::Contains(consumed), usage_error);
+  CHECK_THROWS_WITH_AS((void)steps.eval(with_loss(v, loss)), doctest::Contains(consumed), usage_error);
+  CHECK_THROWS_WITH_AS(steps.remember(full<float>(extents<3>{}, 1.0f).state(), {h.state()},
+                                      [](const auto&) { return tensor_list(1); }),
+                       doctest::Contains(consumed), usage_error);
+  CHECK(eval(with_loss(h, loss)).to_vector() == h.to_vector());
+  const auto written = with_loss(w, sum(v) * 0.5f);
+  auto constant = full<float>(extents<>{}, 3.0f);
+  const auto beside = with_loss(v, constant);
+  w.copy_from({1, 2, 3});
+  constant.copy_from({1});
+  CHECK_THROWS_WITH_AS((void)eval(written), doctest::Contains("operand 0 of shape [3] was changed in place"),
+                       value_error);
+  CHECK_THROWS_WITH_AS((void)eval(beside), doctest::Contains("operand 1 of shape [] was changed in place"),
+                       value_error);
+}
+
+TEST_CASE("an unlimited capacity factor drops nothing") {
+  const auto x = random_tokens(7);
+  auto moe = small(3, {.per_row = 2});
+  const auto all = eval(moe(x)).to_vector();
+  moe.choice.capacity_factor = std::numeric_limits<double>::infinity();
+  CHECK(eval(moe(x)).to_vector() == all);
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Sequence parallelism on ranks that are threads: training equals that of one rank, and values between
 // programs record that they are sharded.
+#include <weft/nn/mixture_of_experts.hpp>
 #include <weft/parallel/redistribute.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 
@@ -144,4 +145,37 @@ TEST_CASE("a second sequence in a program is gathered, and its gradient divided"
   std::vector<float> one;
   run_ranks(1, [&](communicator& ranks) { one = crossed(ranks); });
   run_ranks(2, [&](communicator& ranks) { CHECK(largest_difference(crossed(ranks), one) < 1e-4); });
+}
+
+namespace {
+/// Adds a loss of its weight inside.
+struct with_own_loss {
+  linear<C, C, divided::columns<>> up;
+  linear<C, C, divided::rows<>> down;
+  auto operator()(expression auto x) const {
+    return with_loss(x + down(relu(up(x))), sum(square(down.bias)));
+  }
+};
+std::vector<float> with_loss_between(communicator& ranks) {
+  with_own_loss model;
+  initialize(model, 4);
+  sgd optimizer;
+  auto run = bind<plan>(model, optimizer, ranks, {.tp = ranks.size()});
+  variable<float, extents<B, T, C>> x(randn<float>(extents<B, T, C>{}, {.seed = 5}));
+  tape steps(run);
+  const auto y = steps.eval(model(x));
+  CHECK(y.extents() == shape{3, {B, T, C}});
+  if (ranks.size() > 1) CHECK(y.state()->extents[1] < T);
+  steps.backward(steps.eval(mean(square(y))));
+  return x.grad().to_vector();
+}
+}  // namespace
+
+TEST_CASE("with_loss of a value that is divided by positions keeps its parts") {
+  std::vector<float> one;
+  run_ranks(1, [&](communicator& ranks) { one = with_loss_between(ranks); });
+  for (const int n : {2, 3})
+    run_ranks(n, [&](communicator& ranks) {
+      CHECK(largest_difference(with_loss_between(ranks), one) < 1e-5);
+    });
 }

@@ -173,3 +173,54 @@ TEST_CASE("look-ups along a dim") {
   auto bad = from(extents<2, 1>{}, std::vector<std::int64_t>{0, 3});
   CHECK_THROWS_AS(eval(gather<1>(x, bad)), value_error);
 }
+
+namespace {
+struct doubled {
+  auto operator()(expression auto x) const { return x * 2.0f; }
+};
+}  // namespace
+
+TEST_CASE("eval: operands of lets, derivatives, repeats and recurrences are checked like those of ops") {
+  const auto refuses = [](auto write) {
+    auto x = counted(2, 3);
+    const auto e = write(x);
+    const auto always = compile(e);
+    x.copy_from(std::vector<float>(6, 0.0f));
+    CHECK_THROWS_WITH_AS(eval(e), doctest::Contains("of shape [2, 3] was changed in place"), value_error);
+    CHECK(always().to_vector() == eval(write(x)).to_vector());
+  };
+  refuses([](auto x) { return let(x, [](auto y) { return y * y; }); });
+  refuses([](auto x) { return grad([](auto y) { return sum(y * y); }, x); });
+  const repeat<doubled> blocks{std::vector<doubled>(2)};
+  refuses([&](auto x) { return blocks(x); });
+  gru_cell<3, 4> cell;
+  initialize(cell, 1);
+  refuses([&](auto x) { return cell(x, ones<float>(extents<2, 4>{})); });
+}
+
+TEST_CASE("eval: a tap that evaluates in its own context is refused, also with another size") {
+  context c;
+  index_t rows = 2;
+  c.on_tap = [&](const tapped&) {
+    if (rows > 300) return;
+    rows = 301;
+    (void)eval(tap(zeros<float>(extents<dyn, 2>{rows, 2}), "inside") * 2.0f, c);
+  };
+  const auto value = [&](index_t n) { return eval(tap(ones<float>(extents<dyn, 2>{n, 2}), "x") * 2.0f, c); };
+  CHECK_THROWS_WITH_AS(value(2), doctest::Contains("this one is running a program"), usage_error);
+  CHECK(value(3).to_vector() == std::vector<float>(6, 2.0f));  // the context is still usable
+}
+
+TEST_CASE("numbers of draws: one for each random state, which has a seed") {
+  context c;
+  std::vector<context::random_state> draws;
+  c.number_draws(&draws);
+  CHECK(c.next_random() == 0);
+  CHECK(c.next_random() == 1);
+  c.begin_step(0);
+  c.set_randomness(draws[0]);
+  CHECK(c.next_random() == 0);
+  c.set_randomness({draws[0].seed + 1, draws[0].step, draws[0].programs});
+  CHECK(c.next_random() == 2);
+  CHECK(draws.size() == 3);
+}

@@ -180,3 +180,32 @@ TEST_CASE(
   CHECK_THROWS_AS(eval(written), value_error);
   CHECK(eval(view * 1.0f).to_vector() == w.to_vector());
 }
+
+TEST_CASE("a copy on another device is a tensor of its own: no view, no hooks") {
+  const device other(std::make_shared<cpu::cpu_backend>(1));
+  auto t = full<float>(extents<2>{}, 1.0f);
+  const auto view = flat_view<float>(t.state());
+  const auto far = view.to(other);
+  context c(other);
+  const auto written = far * 2.0f;
+  t.mutable_data()[0] = 7;
+  CHECK(eval(written, c).to_vector() == std::vector<float>{2, 2});
+  auto moved = flat_view<float>(t.state());
+  const auto before = moved * 2.0f;
+  moved.mutable_data()[0] = 3;
+  move_to(*moved.state(), other);
+  CHECK_THROWS_AS(eval(before, c), value_error);  // the count goes along
+  CHECK(moved.to_vector() == std::vector<float>{3, 1});
+
+  variable<float, extents<2>> w(full<float>(extents<2>{}, 1.0f));
+  int calls = 0;
+  w.on_gradient([&](const auto&) { ++calls; });
+  const auto q = w.to(other);
+  tape steps(c);
+  steps.backward(steps.eval(sum(q)));
+  CHECK(calls == 0);
+  CHECK_FALSE(w.grad().defined());
+  move_to(*w.state(), other);  // all handles move, with their hooks
+  steps.backward(steps.eval(sum(w)));
+  CHECK(calls == 1);
+}

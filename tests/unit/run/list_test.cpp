@@ -143,3 +143,13 @@ TEST_CASE("lists that do not fit are errors") {
       eval(written), "weft: operand 1 of shape [2, 3] was changed in place after the expression was written",
       value_error);
 }
+
+TEST_CASE("a compiled list is read as it is at each call") {
+  std::vector<tensor<float, extents<2>>> list{ones<float>(extents<2>{}), zeros<float>(extents<2>{})};
+  const auto joined = compile(concat<0>(list));
+  const auto stacked = compile(stack<0>(list) * 2.0f);
+  CHECK(joined().to_vector() == std::vector<float>{1, 1, 0, 0});
+  list[0].copy_from({5, 6});
+  CHECK(joined().to_vector() == std::vector<float>{5, 6, 0, 0});
+  CHECK(stacked().to_vector() == std::vector<float>{10, 12, 0, 0});
+}

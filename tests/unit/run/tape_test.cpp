@@ -620,3 +620,40 @@ TEST_CASE("more sizes of one program than are kept, forward and backward") {
       REQUIRE(x.grad().to_vector() == std::vector<float>(static_cast<std::size_t>(n), 6.0f));
     }
 }
+
+TEST_CASE("tape: a hook may change its state") {
+  auto w = number(3);
+  std::vector<int> calls;
+  w.on_gradient([&calls, n = 0](const auto&) mutable { calls.push_back(++n); });
+  for (int i = 0; i < 2; ++i) {
+    tape steps;
+    steps.backward(steps.eval(w * w));
+  }
+  CHECK(calls == std::vector<int>{1, 2});
+}
+
+TEST_CASE("tape: in parts, a hook that uses the tape or throws in the second part leaves nothing behind") {
+  using matrix = extents<2, 2>;
+  for (const bool evaluates : {true, false}) {
+    CAPTURE(evaluates);
+    variable<float, matrix> x(full<float>(matrix{}, 1.0f));
+    parameter<matrix> p(full<float>(matrix{}, 1.0f).state()), q(full<float>(matrix{}, 1.0f).state());
+    int calls = 0, throws = 1;
+    q.on_gradient([&](const auto&) { ++calls; });
+    tape<program_options<>, true> steps(default_context());
+    p.on_gradient([&](const auto&) {
+      if (throws && evaluates) (void)steps.eval(sum(p));
+      if (throws) throw value_error("of the hook");
+    });
+    steps.backward(steps.eval(sum(matmul(matmul(x, p), q))));
+    CHECK_THROWS_WITH_AS(
+        steps.backward_weights(),
+        doctest::Contains(evaluates ? "in a backward pass, as in a gradient hook" : "of the hook"), error);
+    CHECK(steps.size() == 0);
+    CHECK_THROWS_AS(steps.backward_weights(), usage_error);
+    calls = throws = 0;
+    steps.backward(steps.eval(sum(matmul(x, p))));  // the tape is still usable
+    steps.backward_weights();
+    CHECK(calls == 0);  // no hook is left over
+  }
+}

@@ -25,6 +25,11 @@ WEFT_DEFINE void refuse_device(const char* what, std::size_t number, const tenso
        ": pass a context of the tensor's device, or move the tensor: x.to(c.where())"});
 }
 
+WEFT_DEFINE void refuse_labels(const tensor_state& x, const tensor_state& labels) {
+  refuse<shape_error>({"weft: linear_cross_entropy: there are ", x.extents[0],
+                       " rows, but the labels have the shape ", labels.extents});
+}
+
 WEFT_DEFINE void set_leaves(const context& c, specialization& i, const tensor_list& leaves) {
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;

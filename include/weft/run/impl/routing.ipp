@@ -24,8 +24,9 @@ WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, const shape
     for (std::size_t i = 0; i < all.chosen.size(); ++i)
       all.chosen[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
   const auto count = static_cast<index_t>(all.chosen.size());
-  const double mean = static_cast<double>(count) / static_cast<double>(experts);
-  sort(all, capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count);
+  const auto every = static_cast<double>(count), mean = every / static_cast<double>(experts);
+  const double most = capacity_factor > 0 ? std::min(std::ceil(capacity_factor * mean), every) : every;
+  sort(all, static_cast<index_t>(most));
   all_ = ranks_ ? ranks_->gather(mine_) : mine_;
 }
 
@@ -54,9 +55,7 @@ WEFT_DEFINE routing::state_ptr routing::to_rows(const state_ptr& computed) const
 
 WEFT_DEFINE routing::state_ptr routing::part(const tensor_state& arrived, index_t n) const {
   const index_t width = arrived.extents[1], before = arriving(n);
-  const state_ptr rows = part_of(arrived, before * width, {2, {arriving(n + 1) - before, width}});
-  rows->on_tape = tape_status::never;
-  return rows;
+  return unrecorded_part(arrived, before * width, {2, {arriving(n + 1) - before, width}});
 }
 
 WEFT_DEFINE routing::state_ptr routing::joined(const tensor_list& parts, index_t width, dtype type) const {
@@ -142,9 +141,7 @@ WEFT_DEFINE void routing::copy(const tensor_state& to, index_t to_row, const ten
 }
 
 WEFT_DEFINE routing::state_ptr routing::apart(const state_ptr& t) {
-  const state_ptr other = part_of(*t, 0, t->extents);
-  other->on_tape = tape_status::never;
-  return other;
+  return unrecorded_part(*t, 0, t->extents);
 }
 
 }  // namespace runtime

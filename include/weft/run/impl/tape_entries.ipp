@@ -20,10 +20,16 @@ void basic_tape_entries<Unused>::backward(const std::shared_ptr<tensor_state>& y
 template <class Unused>
 void basic_tape_entries<Unused>::backward_weights() {
   const context::use own(*context_);
+  require_idle("backward_weights");
   if (later_.empty())
     throw usage_error(
         "weft: backward_weights: the backward pass of the inputs has not run, or the tape does not split its "
         "backward pass");
+  go_back([&] { execute_later(); });
+}
+
+template <class Unused>
+void basic_tape_entries<Unused>::execute_later() {
   runtime::execution_hooks* const hooks = context_->hooks();
   require_open_gradients(later_);
   if (hooks) announce(*hooks, later_);
@@ -43,12 +49,7 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
                                                                       const runtime::executable* weight) {
   const record_function range("forward");
   const context::use own(*context_);
-  if (recording_) {
-    require_idle("eval");
-    for (std::size_t i = 0; i < o.leaves.size(); ++i)
-      if (o.leaves[i] && has_lost_entry(*o.leaves[i]) && backward.plan.outputs[i] >= 0)
-        refuse_lost_entry(*o.leaves[i]);
-  }
+  if (recording_) require_operands(backward, o.leaves);
   entry n;
   n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
   runtime::place_operands(*context_, forward.plan, n.symbols, o.leaves,
@@ -75,10 +76,18 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
 }
 
 template <class Unused>
+void basic_tape_entries<Unused>::require_operands(const runtime::executable& backward,
+                                                  const tensor_list& leaves) const {
+  require_idle("eval");
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    if (leaves[i] && backward.plan.outputs[i] >= 0) require_entry(*leaves[i]);
+}
+
+template <class Unused>
 std::shared_ptr<tensor_state> basic_tape_entries<Unused>::placed(const std::shared_ptr<tensor_state>& value,
                                                                  const placement& to) {
   const std::shared_ptr<tensor_state> result = runtime::placed(*context_, value, to);
-  if (result == value) return value;
+  if (result == value || has_lost_entry(*value)) return result;  // such a value is a constant of its reader
   remember(result, {value}, [c = context_, from = value->where_in_layer()](const auto& cotangent) {
     return tensor_list{cotangent ? runtime::placed(*c, cotangent, from) : nullptr};
   });
@@ -91,6 +100,7 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
                                            const std::shared_ptr<tensor_state>& slice, index_t first) {
   const record_function range("forward");
   const context::use own(*context_);
+  if (recording_) require_operands(backward, o.leaves);
   const runtime::symbol_values symbols =
       runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
   tensor_list outputs, gradients;
@@ -102,7 +112,7 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
   operands.append(outputs.begin() + 1, outputs.end());
   operands.push_back(sums.seed);
   const auto sum_of = [&](std::size_t i) -> std::shared_ptr<tensor_state>& {
-    auto known = std::find(sums.leaves.begin() + 1, sums.leaves.end(), o.leaves[i]);
+    auto known = std::find(sums.leaves.begin(), sums.leaves.end(), o.leaves[i]);
     if (known == sums.leaves.end()) {
       sums.leaves.push_back(o.leaves[i]);
       sums.gradients.push_back(nullptr);
@@ -116,7 +126,7 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
   for (std::size_t i = 0; i < o.leaves.size(); ++i) {
     if (backward.plan.outputs[i] < 0) continue;
     if (o.leaves[i] != slice) known[i] = sum_of(i);
-    else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
+    else if (!of_slice) gradients[i] = of_slice = part_of(*sums.of_rows, first, slice->extents);
   }
   runtime::execute(*context_, backward, read_by(backward, std::move(operands)), o.numbers, symbols, gradients,
                    why(runtime::pass::forward), known);
@@ -233,11 +243,19 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
     first = make_state(seed->where, seed->extents, seed->type);
     copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
   }
-  goes_back_ = true;
   reaches_leaf_ = false;
-  try {
+  go_back([&] {
     if (first) accumulate(y, first);
     execute_backward();
+  });
+}
+
+template <class Unused>
+template <class Pass>
+void basic_tape_entries<Unused>::go_back(Pass pass) {
+  goes_back_ = true;
+  try {
+    pass();
   } catch (...) {
     goes_back_ = false;
     abandon_backward();

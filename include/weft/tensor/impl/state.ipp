@@ -38,6 +38,13 @@ WEFT_DEFINE std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t
   return part;
 }
 
+WEFT_DEFINE std::shared_ptr<tensor_state> unrecorded_part(const tensor_state& t, index_t first,
+                                                          const shape& extents) {
+  auto part = part_of(t, first, extents);
+  part->on_tape = tape_status::never;
+  return part;
+}
+
 namespace detail {
 
 WEFT_DEFINE void download_to(const tensor_state& t, void* host) {
@@ -172,7 +179,10 @@ WEFT_DEFINE void move_to(tensor_state& t, const device& where) {
     grad = alias_of(*t.grad);  // other handles keep their own
     move_to(*grad, where);
   }
+  const std::uint64_t changes = t.version();
   t.memory = std::move(memory);  // nothing below can fail
+  t.viewed.reset();              // has its own elements now, and its own count
+  t.version() = changes;
   t.where = where;
   t.grad = std::move(grad);
 }
