@@ -3,8 +3,8 @@
 //
 // The walk visits members of plain structs, elements of vectors, arrays and other containers, values of maps
 // (named by key), elements of pairs and tuples (named by index), and what optionals and smart pointers hold.
-// It does not follow raw pointers and references, since they do not own. A class whose members it cannot find
-// does not compile, so that no tensor is omitted silently.
+// It does not follow raw pointers, spans and references, since they do not own. A class whose members it
+// cannot find does not compile, so that no tensor is omitted silently.
 //
 //   struct legacy_table { legacy_table(); ... };          // holds no tensors: declare it
 //   template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -25,10 +26,15 @@
 
 namespace weft {
 
-/// Whether a T contains no tensors. Specialise it for classes that hold none and have private members or
-/// constructors.
+namespace detail {
 template <class T>
-inline constexpr bool holds_no_tensors = std::is_trivially_copyable_v<T>;
+consteval bool is_trivial_and_opaque();
+}  // namespace detail
+
+/// Whether a T contains no tensors. Specialise it for classes that hold none and have private members or
+/// constructors. By default true for trivially copyable types that the walk cannot look into.
+template <class T>
+inline constexpr bool holds_no_tensors = detail::is_trivial_and_opaque<T>();
 template <class... T>
 inline constexpr bool holds_no_tensors<std::basic_string<T...>> = true;
 template <class F>
@@ -63,6 +69,26 @@ inline constexpr bool is_pointer_to_one<std::shared_ptr<T>> = true;
 template <class T, class Delete>
 inline constexpr bool is_pointer_to_one<std::unique_ptr<T, Delete>> = !std::is_array_v<T>;
 
+/// What T refers to without owning it; void if T is no such type.
+template <class T>
+struct borrowed {
+  using type = void;
+};
+template <class T>
+struct borrowed<T*> {
+  using type = T;
+};
+template <class T, std::size_t N>
+struct borrowed<std::span<T, N>> {
+  using type = T;
+};
+template <class T>
+struct borrowed<std::reference_wrapper<T>> {
+  using type = T;
+};
+template <class T>
+inline constexpr bool is_borrowed = !std::is_void_v<typename borrowed<T>::type>;
+
 // Containers are recognised by their members, so their headers need not be included.
 template <class T>
 inline constexpr bool is_container = false;
@@ -90,8 +116,24 @@ template <class T>
 consteval bool is_plain_struct() {
   if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
     return !has_base<T> && count_members<T>() <= most_members && !has_array<T>() &&
-           (count_members<T>() > 0 || std::is_empty_v<T>);  // a reference hides all members
+           (count_members<T>() > 0 || std::is_empty_v<T>);
   else return false;
+}
+
+/// Whether a class has a reference as a member, which hides all members from structured bindings.
+template <class T>
+consteval bool hides_members() {
+  if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
+    return count_members<T>() == 0 && !std::is_empty_v<T>;
+  else return false;
+}
+
+template <class T>
+consteval bool is_trivial_and_opaque() {
+  if constexpr (!std::is_trivially_copyable_v<T> || is_borrowed<T> || is_container<T> ||
+                is_pointer_to_one<T> || has_children<T>)
+    return false;
+  else return !is_plain_struct<T>() && !hides_members<T>();
 }
 
 /// Whether a type holds tensors, as far as is known.
@@ -137,9 +179,9 @@ consteval bool is_seen_to_hold_tensors() {
 template <class T>
 consteval content find_content() {
   if constexpr (is_tensor<T>) return content::tensors;
-  else if constexpr (std::is_pointer_v<T>)  // who owns the pointee is not known
-    return is_seen_to_hold_tensors<std::remove_cv_t<std::remove_pointer_t<T>>, 4>() ? content::unknown
-                                                                                  : content::none;
+  else if constexpr (is_borrowed<T>)  // who owns it is not known
+    return is_seen_to_hold_tensors<std::remove_cv_t<typename borrowed<T>::type>, 4>() ? content::unknown
+                                                                                      : content::none;
   else if constexpr (std::is_array_v<T>)
     return find_content<std::remove_all_extents_t<T>>() == content::none ? content::none : content::unknown;
   else if constexpr (!std::is_class_v<T>)

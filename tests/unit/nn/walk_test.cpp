@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <unordered_map>
 
 #include <weft/weft.hpp>
@@ -291,4 +293,49 @@ TEST_CASE("a step that would change nothing is an error") {
   optimizer.step(m);
   CHECK(m.weight.to_vector() == weight);
   CHECK(m.bias.to_vector() != bias);
+}
+
+namespace {
+struct opaque_pointer {
+  context* where = nullptr;
+  std::span<const int> numbers;
+};
+struct settings {
+  int count = 0;
+  double rate = 0;
+  int sizes[3] = {};
+  std::array<float, 2> range{};
+  std::optional<int> limit;
+  std::string_view name;
+  opaque_pointer more;
+};
+struct with_settings {
+  layer inner;
+  settings how;
+  std::array<settings, 2> others;
+};
+
+struct one_pointer { layer* to; };
+struct one_reference { layer& to; };
+struct one_span { std::span<layer> to; };
+struct one_wrapper { std::reference_wrapper<layer> to; };
+struct pointer_and_number { int number; const layer* to; };
+struct nested_pointer { one_pointer inside; };
+}  // namespace
+
+TEST_CASE("trivially copyable structs are walked too: what they point to is not omitted") {
+  with_settings m;
+  CHECK(names_of(m) == "inner.weight ");
+  using enum detail::content;
+  static_assert(detail::content_of<settings> == none);
+  static_assert(detail::content_of<one_pointer> == unknown);
+  static_assert(detail::content_of<one_reference> == unknown);
+  static_assert(detail::content_of<one_span> == unknown);
+  static_assert(detail::content_of<one_wrapper> == unknown);
+  static_assert(detail::content_of<pointer_and_number> == unknown);
+  static_assert(detail::content_of<nested_pointer> == unknown);
+  static_assert(detail::content_of<std::array<one_pointer, 2>> == unknown);
+  static_assert(detail::content_of<std::optional<one_pointer>> == unknown);
+  static_assert(detail::content_of<std::span<layer>> == unknown);
+  static_assert(detail::content_of<std::span<const float>> == none);
 }
