@@ -5,6 +5,8 @@
 //   using plan = policy<precision::bf16, recompute::selective, strategy::fully_sharded<>>;
 #pragma once
 
+#include <type_traits>
+
 #include <weft/base/dtype.hpp>
 
 namespace weft {
@@ -29,19 +31,24 @@ struct program_options {
   static constexpr saving saved = Saved;
 };
 
+namespace detail {
+struct precision_choice {};
+struct recompute_choice {};
+}  // namespace detail
+
 namespace precision {
 
 /// Products are computed in the dtype of their operands.
-struct f32 {
+struct f32 : detail::precision_choice {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f32; }
 };
 /// Mixed precision: operands and results of f32 products and attention are rounded to bf16; sums are f32.
 /// Parameters, gradients and optimizer state stay f32. As torch.autocast with bfloat16.
-struct bf16 {
+struct bf16 : detail::precision_choice {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::bf16; }
 };
 /// The same with f16, whose range is small: losses must be scaled (optim/loss_scale.hpp).
-struct f16 {
+struct f16 : detail::precision_choice {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f16; }
 };
 
@@ -50,13 +57,13 @@ struct f16 {
 namespace recompute {
 
 /// Recomputes in the backward pass only what fuses into the kernel that reads it: element-wise chains.
-struct none {
+struct none : detail::recompute_choice {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::written; }
 };
 /// Also recomputes norms and activations, before the product that reads them: a few percent more time for a
 /// quarter less activation memory (docs/performance.md). To recompute whole blocks, use
 /// context::recompute_programs.
-struct selective {
+struct selective : detail::recompute_choice {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::products; }
 };
 
@@ -91,6 +98,12 @@ constexpr void choose(chosen_options& o) {
 }
 template <class... Choices>
 struct options_of_choices {
+  static_assert((int{std::is_base_of_v<precision_choice, Choices>} + ... + 0) <= 1,
+                "weft: a policy or context takes at most one precision (precision::...)");
+  static_assert((int{std::is_base_of_v<recompute_choice, Choices>} + ... + 0) <= 1,
+                "weft: a policy or context takes at most one of recompute::...");
+  static_assert((int{device_choice<Choices>} + ... + 0) <= 1,
+                "weft: a policy or context takes at most one device (on<...>)");
   static constexpr chosen_options chosen = [] {
     chosen_options o;
     (choose<Choices>(o), ...);

@@ -45,7 +45,6 @@ struct policy {
   static_assert(((strategy_choice<Choices> || program_choice<Choices> || device_choice<Choices>)&&...),
                 "weft: policy: takes a device (on<...>), a strategy (strategy::...), a precision "
                 "(precision::...) and recompute::...");
-  static_assert((int{device_choice<Choices>} + ... + 0) <= 1, "weft: policy: takes at most one device");
   static_assert((int{strategy_choice<Choices>} + ... + 0) <= 1, "weft: policy: takes at most one strategy");
   /// on<...>, or void.
   using device_type = typename detail::chosen_device<Choices...>::type;
