@@ -69,7 +69,7 @@ tensor<T, Extents> full(Extents e, T value, const device& where = default_device
 /// A tensor of zeros.
 template <element T, class Extents>
 tensor<T, Extents> zeros(Extents e, const device& where = default_device()) {
-  return full<T>(e, T(0), where);
+  return tensor<T, Extents>(make_zeros(where, static_cast<shape>(e), dtype_of<T>));
 }
 /// A tensor of ones.
 template <element T, class Extents>
@@ -175,7 +175,7 @@ tensor<T, Extents> full_like(const tensor<T, Extents, Tracked>& x, T value) {
 }
 template <element T, class Extents, bool Tracked>
 tensor<T, Extents> zeros_like(const tensor<T, Extents, Tracked>& x) {
-  return full_like(x, T(0));
+  return tensor<T, Extents>(make_zeros(x.state()->where, x.extents(), dtype_of<T>));
 }
 template <element T, class Extents, bool Tracked>
 tensor<T, Extents> ones_like(const tensor<T, Extents, Tracked>& x) {

@@ -38,12 +38,9 @@ template <class T>
   }
   out << ']';
 }
-}  // namespace detail
 
-namespace detail {
 template <class T>
 [[gnu::cold]] std::ostream& print(std::ostream& out, const tensor_state& t) {
-  require_memory(t);
   const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(t.extents.size())]);
   download_to(t, host.get());
   out << name_of(t.type) << ' ' << to_string(t.extents) << '\n';

@@ -138,6 +138,14 @@ TEST_CASE("of training steps, before they run") {
   CHECK(measured(static_gpt) <= measured(gpt));
 }
 
+TEST_CASE("tensors on a device that computes nothing are counted, not made") {
+  const auto bytes = std::size_t{1} << 42;  // more than the host has
+  const auto all = extents<dyn>{index_t{1} << 40};
+  CHECK(peak_bytes([&](const device& d) { (void)randn<float>(all, {}, d); }) == bytes);
+  CHECK(peak_bytes([&](const device& d) { (void)zeros<float>(all, d); }) == bytes);
+  CHECK(peak_bytes([&](const device& d) { (void)ones_like(empty<float>(all, d)); }) == 2 * bytes);
+}
+
 TEST_CASE("of choices those that fit, with their peaks") {
   const auto step = [](index_t rows) {
     return [=](const device& d) { return train_rows(d, rows); };

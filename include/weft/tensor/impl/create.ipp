@@ -13,6 +13,7 @@ namespace detail {
                                                                    void (*fill)(const void*, void*, index_t),
                                                                    const void* how) {
   auto t = make_state(where, s, type);
+  if (!where->computes()) return t;
   const bool in_place = where->host_accessible();
   const std::unique_ptr<std::byte[]> host(in_place ? nullptr : new std::byte[t->bytes()]);
   void* const elements = in_place ? t->memory.data() : host.get();
