@@ -2,8 +2,7 @@
 // Programs on ranks that divide positions among themselves: attention is the only op that reads positions of
 // other ranks, so only that op changes, in the forward and in the backward pass.
 //
-//   using graph = context_graph<Source>;      // Source::frozen with attention over the positions of all
-//   ranks
+//   using graph = context_graph<Source, pass>;     // Source::frozen with attention over all ranks' positions
 #pragma once
 
 #include <weft/graph/freeze.hpp>

@@ -45,9 +45,15 @@ class placer {
         stream_(stream),
         settled_(g.size(), false),
         wanted_(g.size(), placement{}),
+        is_given_(g.size(), false),
+        is_cotangent_(g.size(), false),
         seed_(g.size()) {
     for (int i = 0; i < g.size() && g.outputs.size() > 1; ++i)
       if (is_seed(i)) seed_ = i;
+    for (int i = 0; i < g.size(); ++i) {
+      is_given_[i] = find_given(i);
+      is_cotangent_[i] = find_cotangent(i);
+    }
   }
 
   symbol_table dims;
@@ -163,9 +169,7 @@ class placer {
       return {};
     }
     if (n.operands > 0 && p[0].is_divided() && n.op == &info_of<op::reshape>) return reshape(i, p);
-    const bool along_one = n.op == &info_of<op::slice> || n.op == &info_of<op::pad> ||
-                           n.op == &info_of<op::concat> || n.op == &info_of<op::flip>;
-    if (along_one) {
+    if (moves_along_one(*n.op)) {
       const int dim = normalized_dim(n.at[0], n.result.extents.order);
       for (int k = 0; k < n.operands; ++k)
         if (p[k].is_divided() && p[k].dim == dim) return along_divided(i, p, dim);
@@ -276,22 +280,22 @@ class placer {
     const bool rows_in_groups = n.op == &info_of<op::index_select> && to.groups != 1;
     if (d.result[0] < 0 && rows_in_groups) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && least) return gathered(i, p, mistake::dim_must_be_whole);
-    if (d.result[0] < 0 && to.is_shared() && !is_cotangent(i))
+    if (d.result[0] < 0 && to.is_shared() && !is_cotangent_[i])
       return wrong(i, mistake::dim_must_be_whole, to);  // several ranks would add the same
     for (int k = 0; k < n.operands; ++k) {
       if (d.operand[k] < 0 || p[k].is_divided()) continue;
       if (i < seed_ && n.op->kind == op::op_kind::contraction && d.result[0] < 0)
         return of_stream ? gathered(i, p, mistake::contracted_with_whole)
                          : wrong(i, mistake::contracted_with_whole, p[0], p[1]);
-      if (i < seed_ && !of_stream && !is_given(n.operand[k]))
+      if (i < seed_ && !of_stream && !is_given_[n.operand[k]])
         return wrong(i, mistake::computed_whole, p[k], to);
       p[k] = divided_like(to, d.operand[k], to.unit);
     }
     if (d.result[0] < 0) return {tops ? placed::maximum : placed::sum};
     return divided_like(to, d.result[0], to.unit);
   }
-  /// Whether a value is computed from parameters and data only.
-  constexpr bool is_given(int i) const {
+  /// Whether a value is computed from parameters and data only; known for its operands.
+  constexpr bool find_given(int i) const {
     const node& n = g_[i];
     if (!n.needs_gradient) return true;
     if (n.op == &info_of<op::leaf>) return n.role == leaf_role::parameter;
@@ -299,7 +303,7 @@ class placer {
     const bool rows = n.op == &info_of<op::index_select>;  // for example of a table of positions
     if (kind != op::op_kind::elementwise && kind != op::op_kind::view && !rows) return false;
     for (int k = 0; k < n.operands; ++k)
-      if (!is_given(n.operand[k])) return false;
+      if (!is_given_[n.operand[k]]) return false;
     return true;
   }
 
@@ -310,11 +314,11 @@ class placer {
   // Sums over the elements of all ranks are therefore correct, and gradients of parameters are summed over
   // the ranks that have the same elements (parallel/data_parallel.hpp).
 
-  /// Whether the value depends on the cotangent of the result.
-  constexpr bool is_cotangent(int i) const {
+  /// Whether the value depends on the cotangent of the result; known for its operands.
+  constexpr bool find_cotangent(int i) const {
     const node& n = g_[i];
     for (int k = 0; k < n.operands; ++k)
-      if (is_seed(n.operand[k]) || (n.operand[k] > seed_ && is_cotangent(n.operand[k]))) return true;
+      if (is_seed(n.operand[k]) || is_cotangent_[n.operand[k]]) return true;
     return false;
   }
   /// A gradient in shared parts cannot be turned into the gradient of a whole parameter.
@@ -359,6 +363,7 @@ class placer {
   stream_extents stream_;
   sequence<bool> settled_;
   sequence<placement> wanted_;
+  sequence<bool> is_given_, is_cotangent_;  // by node
   int seed_;               // nodes before it belong to the forward pass
   int settle_first_ = -1;  // the node whose sum must be reduced before the current node can be placed
 };

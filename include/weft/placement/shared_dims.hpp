@@ -118,6 +118,12 @@ constexpr sequence<shared_dim> aligned_dims(const compute_graph& g, const node& 
 
 }  // namespace detail
 
+/// Whether an op takes, adds or reverses elements along a single dim, its attribute v0.
+constexpr bool moves_along_one(const op_info& o) {
+  return &o == &info_of<op::slice> || &o == &info_of<op::flip> || &o == &info_of<op::pad> ||
+         &o == &info_of<op::concat>;
+}
+
 /// The indices of the formula of node `i`. Dims that are missing here and are not dims of the result need a
 /// rule of their own: the merged dims of a reshape, the dim of a slice, pad or concat.
 constexpr sequence<shared_dim> shared_dims(const compute_graph& g, int i) {
@@ -137,9 +143,7 @@ constexpr sequence<shared_dim> shared_dims(const compute_graph& g, int i) {
     return found;
   }
   sequence<shared_dim> found = detail::aligned_dims(g, n);
-  const bool along_one = n.op == &info_of<op::slice> || n.op == &info_of<op::flip> ||
-                         n.op == &info_of<op::pad> || n.op == &info_of<op::concat>;
-  if (along_one) found[normalized_dim(n.at[0], n.result.extents.order)] = shared_dim();
+  if (moves_along_one(*n.op)) found[normalized_dim(n.at[0], n.result.extents.order)] = shared_dim();
   if (n.op->kind == op::op_kind::reduce)
     for (index_t d = n.at[0]; d < n.at[1]; ++d) found[static_cast<int>(d)].result[0] = -1;
   return found;
