@@ -18,7 +18,7 @@ namespace weft {
 /// type: the first number in each comment for f64, the second for f32.
 struct gradcheck_options {
   double step = -1;       // 1e-6, 1e-2
-  double tolerance = -1;  // for |difference| / (|gradient| + floor): 1e-5, 1e-2
+  double tolerance = -1;  // for |difference - gradient| / (|difference| + floor): 1e-5, 1e-2
   double floor = -1;      // 1e-3, 1e-1
 };
 

@@ -16,17 +16,17 @@ inline bool is_row(const kernel_args& k, int a) {
     if (k.extent[d] != 1 && k.stride[a][d] != 0) return false;
   return k.order > 1 && k.stride[a][k.order - 1] == 1;
 }
-inline bool is_contiguous(const kernel_args& k, int a) {
+inline bool is_contiguous(int order, const index_t* extents, const index_t* strides) {
   index_t size = 1;
-  for (int d = k.order; d-- > 0; size *= k.extent[d])
-    if (k.extent[d] != 1 && k.stride[a][d] != size) return false;
+  for (int d = order; d-- > 0; size *= extents[d])
+    if (extents[d] != 1 && strides[d] != size) return false;
   return true;
 }
+inline bool is_contiguous(const kernel_args& k, int a) {
+  return is_contiguous(k.order, k.extent, k.stride[a]);
+}
 inline bool is_contiguous(const strided& t) {
-  index_t size = 1;
-  for (int d = t.extents.order; d-- > 0; size *= t.extents[d])
-    if (t.extents[d] != 1 && t.stride[d] != size) return false;
-  return true;
+  return is_contiguous(t.extents.order, t.extents.extent, t.stride);
 }
 inline index_t size_of_space(const kernel_args& k) {
   index_t n = 1;

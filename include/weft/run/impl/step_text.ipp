@@ -44,7 +44,6 @@ constexpr bool writes_memory(int op) {
   return op == lower::store || op == lower::store_row || (op >= lower::column_sum && op <= lower::column_min);
 }
 
-
 WEFT_DEFINE step_text text_of_kernel(const kernel_call& call) {
   constexpr std::size_t most_names = 8;
   std::vector<const char*> names;
@@ -108,7 +107,7 @@ WEFT_DEFINE double operations_of_native(const native_code& code, std::span<const
 
 WEFT_DEFINE step_text text_of_launch(std::span<const kernel_call* const> calls) {
   step_text all = detail::text_of_kernel(*calls[0]);
-  for (const kernel_call* other : calls.subspan(1)) all.bytes += detail::text_of_kernel(*other).bytes;
+  for (const kernel_call* other : calls.subspan(1)) all.bytes += bytes_of_kernel(*other);
   if (calls.size() > 1) all.name += ", with " + std::to_string(calls.size() - 1) + " more";
   return all;
 }
