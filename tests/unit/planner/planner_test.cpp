@@ -40,8 +40,7 @@ void train(const device& where, communicator& ranks, const candidate& m, Step&& 
   initialize(model, 1);
   adamw optimizer;
   auto run = bind<Plan>(model, optimizer, ranks, m.sizes);
-  const tensor<std::int32_t, extents<dyn, dyn>> words(
-      make_zeros(where, {2, {m.samples, sizes.context}}, dtype::i32));
+  const auto words = zeros<std::int32_t>(extents<dyn, dyn>{m.samples, sizes.context}, where);
   const auto loss = [&] {
     if constexpr (requires { run.part_of_context(sizes.context); }) {
       const auto own = run.part_of_context(sizes.context);
@@ -129,7 +128,7 @@ TEST_CASE("the work of a device: products of an MLP, counted by hand") {
   auto model = create<mlp>(rank.where().deferred());
   sgd optimizer;
   auto run = bind<policy<strategy::single>>(model, optimizer, rank.ranks());
-  const tensor<float, extents<batch, in>> x(make_zeros(rank.where(), {2, {batch, in}}, dtype::f32));
+  const auto x = zeros<float>(extents<batch, in>{}, rank.where());
   rank.step([&] { run.step(1, [&](index_t) { return mean(square(model(x))); }); });
   double operations = 0;
   for (const device_call& c : rank.trace().calls) operations += c.operations;
@@ -250,7 +249,7 @@ TEST_CASE("the copies of a step are as many for any number of ranks that divide 
     initialize(model, 1);
     sgd optimizer;
     auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
-    const tensor<float, extents<5, 64>> x(make_zeros(where, {2, {5, 64}}, dtype::f32));
+    const auto x = zeros<float>(extents<5, 64>{}, where);
     const auto step = [&] { run.step(1, [&](index_t) { return mean(square(model(x))); }); };
     step();
     watched->copies = 0;
@@ -344,7 +343,7 @@ TEST_CASE("steps that differ are traced together") {
       sgd optimizer;
       auto run = bind<policy<strategy::mesh<dp>>>(model, optimizer, r.ranks(),
                                                   parallel_options{.local_steps = local_steps});
-      const tensor<float, extents<5, mlp::in>> x(make_zeros(r.where(), {2, {5, mlp::in}}, dtype::f32));
+      const auto x = zeros<float>(extents<5, mlp::in>{}, r.where());
       r.step([&] { run.step(m.micro_batches, [&](index_t) { return mean(square(model(x))); }); },
              local_steps);
     };
@@ -371,7 +370,7 @@ TEST_CASE("what is kept on the host takes no memory, and time to be copied") {
       if (kept > 0) o.offload_optimizer = r.host();
       if (kept > 1) o.offload_parameters = r.host();
       auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, r.ranks(), o);
-      const tensor<float, extents<5, 64>> x(make_zeros(r.where(), {2, {5, 64}}, dtype::f32));
+      const auto x = zeros<float>(extents<5, 64>{}, r.where());
       r.step([&] { run.step(m.micro_batches, [&](index_t) { return mean(square(model(x))); }); });
     };
     const forecast f = forecast_of(c, {{.fsdp = 2}, 5, 1}, with);
@@ -408,7 +407,7 @@ TEST_CASE("the work of a device: depthwise convolutions") {
   auto model = create<net>(rank.where().deferred());
   sgd optimizer;
   auto run = bind<policy<strategy::single>>(model, optimizer, rank.ranks());
-  const tensor<float, extents<2, 8, 18, 18>> x(make_zeros(rank.where(), {4, {2, 8, 18, 18}}, dtype::f32));
+  const auto x = zeros<float>(extents<2, 8, 18, 18>{}, rank.where());
   rank.step([&] { run.step(1, [&](index_t) { return mean(square(model.only(x))); }); });
   double operations = 0;
   for (const device_call& c : rank.trace().calls) operations += c.operations;
