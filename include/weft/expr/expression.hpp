@@ -282,7 +282,7 @@ constexpr auto let(Value value, F f) {
     using variable = bound<F, typename Value::value_type, extents_of<Value>>;
     using body = decltype(f(variable{}));
     static_assert(expression<body>, "weft: let: the function must return an expression");
-    if constexpr (expression<body>) 
+    if constexpr (expression<body>)
       return let_node<F, Value, body>{{}, detail::as_written(std::move(value)), f(variable{})};
   }
 }

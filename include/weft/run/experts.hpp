@@ -52,8 +52,7 @@ struct attached_node : expression_base {
 template <expression X, expression Loss>
 auto with_loss(X x, Loss loss) {
   static_assert(Loss::static_shape.order == 0, "weft: with_loss: the loss must be a scalar");
-  return attached_node<X, Loss>{
-      {}, detail::as_written(std::move(x)), detail::as_written(std::move(loss))};
+  return attached_node<X, Loss>{{}, detail::as_written(std::move(x)), detail::as_written(std::move(loss))};
 }
 
 namespace detail {

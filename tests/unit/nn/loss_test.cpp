@@ -247,7 +247,8 @@ TEST_CASE("linear_cross_entropy: as many labels as rows") {
         CHECK_THROWS_WITH_AS(recorded ? (void)steps.eval(linear_cross_entropy(r.x, r.w, labels, at_once))
                                       : (void)eval(linear_cross_entropy(r.x, r.w, labels, at_once)),
                              ("weft: linear_cross_entropy: there are 6 rows, but the labels have the "
-                              "shape [" + std::to_string(count) + "]")
+                              "shape [" +
+                              std::to_string(count) + "]")
                                  .c_str(),
                              shape_error);
     }

@@ -315,12 +315,25 @@ struct with_settings {
   std::array<settings, 2> others;
 };
 
-struct one_pointer { layer* to; };
-struct one_reference { layer& to; };
-struct one_span { std::span<layer> to; };
-struct one_wrapper { std::reference_wrapper<layer> to; };
-struct pointer_and_number { int number; const layer* to; };
-struct nested_pointer { one_pointer inside; };
+struct one_pointer {
+  layer* to;
+};
+struct one_reference {
+  layer& to;
+};
+struct one_span {
+  std::span<layer> to;
+};
+struct one_wrapper {
+  std::reference_wrapper<layer> to;
+};
+struct pointer_and_number {
+  int number;
+  const layer* to;
+};
+struct nested_pointer {
+  one_pointer inside;
+};
 }  // namespace
 
 TEST_CASE("trivially copyable structs are walked too: what they point to is not omitted") {

@@ -175,7 +175,6 @@ TEST_CASE("with_loss of a value that is divided by positions keeps its parts") {
   std::vector<float> one;
   run_ranks(1, [&](communicator& ranks) { one = with_loss_between(ranks); });
   for (const int n : {2, 3})
-    run_ranks(n, [&](communicator& ranks) {
-      CHECK(largest_difference(with_loss_between(ranks), one) < 1e-5);
-    });
+    run_ranks(n,
+              [&](communicator& ranks) { CHECK(largest_difference(with_loss_between(ranks), one) < 1e-5); });
 }

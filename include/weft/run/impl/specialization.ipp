@@ -40,8 +40,8 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
     find_launches();
     for (int s = 0; s < steps_.size(); ++s)
       if (steps_[s].entry->kind == step_kind::contraction && !steps_[s].entry->in_slices)
-        steps_[s].joined = joined_product_of(p, s, s + 1 < steps_.size() && steps_[s + 1].together == 1 &&
-                                                       !steps_[s + 1].is_elided);
+        steps_[s].joined = joined_product_of(
+            p, s, s + 1 < steps_.size() && steps_[s + 1].together == 1 && !steps_[s + 1].is_elided);
   }
   sequence<int> launch_of(steps_.size(), 0);
   for (int s = 1; s < steps_.size(); ++s)

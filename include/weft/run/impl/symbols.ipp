@@ -18,9 +18,10 @@ WEFT_DEFINE void refuse_extents(const plan_view& p, int law, const symbol_values
     const applied_law& l = p.laws[static_cast<std::size_t>(law)];
     text += l.op;
     text += l.operands > 1 ? ": operands of shapes " : ": an operand of shape ";
-    for (int i = 0; i < l.operands && i < applied_law::shapes; ++i)
-      text += (i == 0 ? "" : i + 1 < l.operands ? ", " : " and ") +
-              to_string(resolved(numbers, l.operand[i]));
+    for (int i = 0; i < l.operands && i < applied_law::shapes; ++i) {
+      const shape s = resolved(numbers, l.operand[i]);
+      text += (i == 0 ? "" : i + 1 < l.operands ? ", " : " and ") + to_string(s);
+    }
     text += l.operands > applied_law::shapes ? ", ...: " : ": ";
   }
   refuse<shape_error>({text, weft::detail::joined(what)});
