@@ -37,9 +37,8 @@ struct programs_under<Strategy, Options> {
 };
 }  // namespace detail
 
-/// A policy of at most one kind of device (on<cuda>), at most one strategy, and choices for programs
-/// (precision, recompute), in any order. Without on<...>, the device is that of the model. The ranks are
-/// those of the communicator.
+/// A policy of at most one kind of device (on<cuda>), one strategy, one precision and one recompute, in any
+/// order. Without on<...>, the device is that of the model. The ranks are those of the communicator.
 template <class... Choices>
 struct policy {
   static_assert(((strategy_choice<Choices> || program_choice<Choices> || device_choice<Choices>)&&...),

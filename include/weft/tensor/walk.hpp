@@ -111,20 +111,19 @@ concept map_container = is_container<T> && requires {
 template <class T>
 concept has_children = requires(T& m) { m.children(); };
 
-/// Whether structured bindings can find the members of a class.
-template <class T>
-consteval bool is_plain_struct() {
-  if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
-    return !has_base<T> && count_members<T>() <= most_members && !has_array<T>() &&
-           (count_members<T>() > 0 || std::is_empty_v<T>);
-  else return false;
-}
-
 /// Whether a class has a reference as a member, which hides all members from structured bindings.
 template <class T>
 consteval bool hides_members() {
   if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
     return count_members<T>() == 0 && !std::is_empty_v<T>;
+  else return false;
+}
+
+/// Whether structured bindings can find the members of a class.
+template <class T>
+consteval bool is_plain_struct() {
+  if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
+    return !has_base<T> && count_members<T>() <= most_members && !has_array<T>() && !hides_members<T>();
   else return false;
 }
 
