@@ -7,11 +7,12 @@
 
 namespace weft {
 
-/// The scratch memory of a kernel: partial results of columns, then scratch rows.
-inline std::size_t group_scratch_bytes(const kernel_call& call) {
+/// The scratch memory of a kernel: partial results of columns, then scratch rows. `threads`: the maximum
+/// number of items in a group of the device, with which the kernel must be launched, too.
+inline std::size_t group_scratch_bytes(const kernel_call& call, int threads = row_groups::most_items) {
   index_t bytes = 0;
   if (call.column_folds > 0) bytes += column_blocks(call).scratch_bytes;
-  if (call.division == kernel_division::rows) bytes += row_groups(call).scratch_bytes;
+  if (call.division == kernel_division::rows) bytes += row_groups(call, threads).scratch_bytes;
   return static_cast<std::size_t>(bytes);
 }
 

@@ -63,7 +63,9 @@ class jit_backend : public backend {
   void download_together(std::span<const host_copy> all) override { finish(all); }
   void synchronize() override { finish({}); }
 
-  std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
+  std::size_t scratch_bytes(const kernel_call& call) const override {
+    return group_scratch_bytes(call, limits().threads);
+  }
   std::size_t native_scratch_bytes(const native_code& code, const native_operands& operands) const override {
     return group_scratch_bytes(code, operands);
   }

@@ -3,7 +3,12 @@
 // 32 bits compute the same as general kernels. WEFT_TEST_DEVICE names the device; the default is opencl.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -122,6 +127,134 @@ TEST_CASE("rows that are folded: several elements at once, with values kept betw
   check([](const device& d) { return softmax(slice<1>(numbers(d, rows{5, 516}), 3, 515)); });
   check([](const device& d) { return softmax(numbers<double>(d, extents<dyn, 300>{9})); });
 }
+
+namespace {
+
+/// A device whose groups have at most `threads` items.
+template <class Backend>
+class with_small_groups : public Backend {
+ public:
+  explicit with_small_groups(int threads) : threads_(threads) {}
+
+ protected:
+  gpu::group_limits limits() const override {
+    gpu::group_limits all = Backend::limits();
+    all.threads = threads_;
+    return all;
+  }
+
+ private:
+  const int threads_;
+};
+
+std::optional<device> device_with_small_groups(int threads) {
+  const device* const d = tested_device();
+#if WEFT_WITH_CUDA
+  if (d && std::string_view((*d)->name()) == "cuda")
+    return device(std::make_shared<with_small_groups<gpu::cuda_backend>>(threads));
+#endif
+#if WEFT_WITH_OPENCL
+  if (d && std::string_view((*d)->name()) == "opencl")
+    return device(std::make_shared<with_small_groups<gpu::opencl_backend>>(threads));
+#endif
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("long rows on devices with small groups: nothing is written beside the scratch memory") {
+  for (const int threads : {64, 128, 255}) {
+    CAPTURE(threads);
+    const std::optional<device> small = device_with_small_groups(threads);
+    if (!small) return;
+    const auto gradients = [](const device& d) {
+      context c(d);
+      const index_t n = 4096;
+      const auto x = variable<float, rows>(numbers(d, rows{9, n}));
+      const auto w = variable<float, line>(numbers(d, line{n}, 2)),
+                 b = variable<float, line>(numbers(d, line{n}, 3));
+      const auto g = numbers(d, rows{9, n}, 4);
+      tape steps(c);
+      steps.backward(steps.eval(softmax(x)), g);
+      auto all = x.grad().to_vector();
+      steps.backward(steps.eval(layer_norm(x, w, b)), g);
+      for (const auto& part : {x.grad().to_vector(), w.grad().to_vector(), b.grad().to_vector(),
+                               x.to_vector(), g.to_vector()})
+        all.insert(all.end(), part.begin(), part.end());
+      return all;
+    };
+    const auto seen = gradients(*small), expected = gradients(default_device());
+    REQUIRE(seen.size() == expected.size());
+    float largest = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      largest = std::max(largest, std::abs(seen[i] - expected[i]) / (1 + std::abs(expected[i])));
+    CHECK(largest < 1e-5f);
+  }
+}
+
+TEST_CASE("long sums are accurate: of one row, of all elements, of few columns of many rows") {
+  const device* const d = tested_device();
+  if (!d) return;
+  context c(*d);
+  const index_t n = index_t{1} << 24;
+  const auto x = full<float>(line{n}, 0.1f, *d);
+  const auto y = full<float>(rows{n / 2, 2}, 0.1f, *d);
+  const auto error = [](double sum, index_t of) {
+    return std::abs(sum / (static_cast<double>(0.1f) * static_cast<double>(of)) - 1);
+  };
+  CHECK(error(static_cast<double>(eval(sum(x), c).item()), n) < 1e-5);
+  CHECK(error(static_cast<double>(eval(sum(y), c).item()), n) < 1e-5);
+  for (const float column : eval(sum(y, dims<0>), c).to_vector())
+    CHECK(error(static_cast<double>(column), n / 2) < 1e-5);
+}
+
+#if WEFT_WITH_OPENCL
+namespace {
+
+class without_double : public gpu::opencl_backend {
+ protected:
+  const char* dialect() const override { return text_.c_str(); }
+
+ private:
+  std::string text_ = gpu::opencl_dialect + std::string("#undef HAS_DOUBLE\n");
+};
+
+}  // namespace
+
+TEST_CASE("running sums and products of long lines are accurate on devices without f64, too") {
+  const device* const tested = tested_device();
+  if (!tested || std::string_view((*tested)->name()) != "opencl") return;
+  const device d(std::make_shared<without_double>());
+  const auto all = [](const device& on) {
+    context c(on);
+    const auto constant = [&](float x) { return full<float>(line{1 << 18}, x, on); };
+    const float ends[] = {1, INFINITY, 2, -INFINITY, 3, NAN, 4};
+    const auto special = generate<float>(
+        line{7}, [&](index_t i) { return ends[i]; }, on);
+    const auto recurrence = [](auto a, auto b) { return apply<op::linear_recurrence, attr<0, 0>>(a, b); };
+    std::vector<std::vector<float>> lines;
+    for (const auto& t : {eval(cumsum<0>(constant(0.1f)), c), eval(cumprod<0>(constant(1.000001f)), c),
+                          eval(recurrence(constant(0.99999f), constant(0.1f)), c),
+                          eval(cumsum<0>(slice<0>(special, 0, 3)), c), eval(cumsum<0>(special), c),
+                          eval(cumprod<0>(special), c)})
+      lines.push_back(t.to_vector());
+    return lines;
+  };
+  const auto seen = all(d), expected = all(default_device());
+  for (std::size_t l = 0; l < seen.size(); ++l)
+    for (std::size_t i = 0; i < seen[l].size(); ++i) {
+      const float x = seen[l][i], y = expected[l][i];
+      const bool fits = std::isfinite(y) ? std::abs(x - y) <= 2e-7f * std::abs(y)
+                                         : std::isnan(y) ? std::isnan(x) : x == y;
+      if (!fits) {
+        CAPTURE(l);
+        CAPTURE(i);
+        CHECK(x == y);
+        break;
+      }
+    }
+}
+#endif
 
 TEST_CASE("a row has the same sum wherever it begins") {
   const device* const d = tested_device();

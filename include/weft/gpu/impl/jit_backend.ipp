@@ -332,8 +332,13 @@ WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {
 WEFT_DEFINE std::vector<void*> jit_backend::pointers_of(const kernel_call& call, const part& by) {
   const kernel_args& args = call.args;
   std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
-  if (lower::pointers_of(by.form) > args.arguments)
-    pointers.push_back(call.scratch ? call.scratch : args.pointer[0]);  // not accessed by a single block
+  if (lower::pointers_of(by.form) == args.arguments) return pointers;
+  const bool by_rows = by.form.division == kernel_division::rows, in_registers = by.form.pieces > 0;
+  const bool is_read = by.form.joins_blocks || by.blocks > 1 ||
+                       (by_rows && (by.form.column_folds > 0 || !in_registers));
+  if (is_read && !call.scratch)
+    throw device_error("weft: the " + lower::kernel_name(call.instructions) + " has no scratch memory");
+  pointers.push_back(is_read ? call.scratch : args.pointer[0]);
   return pointers;
 }
 
