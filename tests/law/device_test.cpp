@@ -805,6 +805,22 @@ TEST_CASE("stored types round where the program says") {
   check(std::int64_t{});
 }
 
+TEST_CASE("running sums, products and recurrences of long lines are as accurate as in f64") {
+  const auto all = [](const device& d, auto f) {
+    const auto line = [&](float x) { return full<float>(extents<dyn>{1 << 18}, x, d); };
+    return values{f(cumsum<0>(line(0.1f))), f(cumprod<0>(line(1.000001f))),
+                  f(apply<op::linear_recurrence, attr<0, 0>>(line(0.99999f), line(0.1f)))};
+  };
+  std::vector<expectation> expected;
+  for (const auto& v : all(default_device(), [](const auto& e) { return oracle::value(e); }))
+    expected.push_back(v);
+  check_everywhere(
+      [&](context& c, const device& d) {
+        return all(d, [&](const auto& e) { return oracle::read(eval(e, c)); });
+      },
+      expected, 2e-7);
+}
+
 TEST_CASE("an index out of range is an error that names the op") {
   const device* d = tested_device();
   if (!d) return;
@@ -829,6 +845,14 @@ TEST_CASE("an index out of range is an error that names the op") {
   }
   CHECK(std::isnan(loss_of(-100).item()));
   CHECK(std::isfinite(loss_of(2).item()));
+  const auto nothing = eval(scatter_add<0>(zeros<float>(extents<dyn, dyn>{0, 3}, *d),
+                                           full<std::int32_t>(extents<dyn, dyn>{2, 3}, 5, *d),
+                                           zeros<float>(extents<dyn, dyn>{2, 3}, *d)),
+                            c);
+  check_index_is_refused("scatter_add", [&] {
+    (void)nothing.to_vector();
+    (**d).synchronize();
+  });
   const auto hot = eval(one_hot<3>(index), c);
   check_index_is_refused("one_hot", [&] { hot.to_vector(); });
   const auto fine = eval(embedding(table, generate<std::int32_t>(

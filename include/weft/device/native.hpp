@@ -135,6 +135,7 @@ constexpr bool is_started(exchange e) { return e == exchange::in_place || e == e
 /// The ops, by the names users call them, that select rows or check indices; an attribute of native ops, for
 /// messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
+inline constexpr const char* index_adders[] = {"scatter_add"};
 inline constexpr const char* probability_readers[] = {"bernoulli", "multinomial"};
 inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
 
@@ -151,7 +152,8 @@ struct native_code {
   index_t (*items)(const native_operands&) = nullptr;
   /// Whether it can add its result to the contents of the memory, as `strided::adds` requests.
   bool adds = false;
-  /// Names for messages, if users know the op by several names: indexed by attribute `named_by`.
+  /// Names for messages, if users know the op by other names: the one at attribute `named_by`, or the only
+  /// one.
   const char* const* names = nullptr;
   int named_by = -1;
 
@@ -171,7 +173,7 @@ struct native_code {
   native_op op = native_op::own;
 
   constexpr const char* name(const char* given, const attributes& at) const {
-    return named_by < 0 ? given : names[at[named_by]];
+    return !names ? given : names[named_by < 0 ? 0 : at[named_by]];
   }
 };
 

@@ -19,6 +19,15 @@ namespace detail {
 inline index_t lines_of_result(const native_operands& o) {
   return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
 }
+/// A kernel whose items are lines along dim v0. `words`: definitions beside line_words.
+inline native_text of_lines(const char* text, index_t lines, const std::string& words = {}) {
+  return {text, lines, 0, line_words + words};
+}
+/// The same for running sums or products.
+inline native_text of_running(const char* text, const native_operands& o) {
+  const bool is_float = is_floating(o.out[0].type);
+  return of_lines(text, lines_of_result(o), is_float ? running_number_words : running_integer_words);
+}
 /// The kernels that sum rows by index, sorted if there is scratch memory for it.
 [[gnu::cold]] std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits);
 }  // namespace detail

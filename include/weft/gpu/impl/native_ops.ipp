@@ -42,17 +42,19 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
       return {{index_select_text, elements}};
     case native_op::index_add: return detail::index_add_texts(o, limits);
     case native_op::gather: return {{gather_text, elements}};
-    case native_op::scatter_sum: return {{scatter_sum_text, detail::lines_of_result(o)}};
-    case native_op::arg_extremum: return {{arg_extremum_text, elements}};
+    case native_op::scatter_sum:
+      if (elements == 0) return {{checked_scatter_text, o.in[0].size()}};
+      return {detail::of_lines(scatter_sum_text, detail::lines_of_result(o))};
+    case native_op::arg_extremum: return {detail::of_lines(arg_extremum_text, elements)};
     case native_op::argsort: return {{argsort_text, o.in[0].size()}};
-    case native_op::cumsum: return {{cumsum_text, detail::lines_of_result(o)}};
+    case native_op::cumsum: return {detail::of_running(cumsum_text, o)};
     case native_op::fold_windows: return {{fold_windows_text, elements}};
     case native_op::arg_window_max: return {{arg_window_max_text, elements}};
     case native_op::depthwise_conv2d: return {{depthwise_conv2d_text, elements}};
     case native_op::depthwise_weight_gradient:
       return {{depthwise_weight_gradient_text, elements, group_size}};
-    case native_op::cumprod: return {{cumprod_text, detail::lines_of_result(o)}};
-    case native_op::linear_recurrence: return {{linear_recurrence_text, detail::lines_of_result(o)}};
+    case native_op::cumprod: return {detail::of_running(cumprod_text, o)};
+    case native_op::linear_recurrence: return {detail::of_running(linear_recurrence_text, o)};
     case native_op::uniform: return {{uniform_text, elements}};
     case native_op::checked_probability: return {{checked_probability_text, elements}};
     case native_op::attention: return attention_texts(o, limits);
