@@ -548,6 +548,33 @@ TEST_CASE("graphs: an invalid label is reported by the step that reads it") {
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("graphs: an invalid label is reported to the thread that takes the step, not to the recorder") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  const auto step = [&](std::int32_t label) {
+    const auto labels = full<std::int32_t>(extents<dyn>{4}, label, r.d);
+    return message_of<value_error>([&] {
+      run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), labels); }, {.graph = true});
+    });
+  };
+  const std::string none = "nothing of the kind was thrown";
+  const auto takes = [&](std::int32_t label, bool fails) {
+    const long before = fake_cuda::calls("cuGraphLaunch");
+    const bool failed = step(label) != none;
+    CHECK(failed == fails);
+    return fake_cuda::calls("cuGraphLaunch") - before;
+  };
+  for (int s = 0; s < 3; ++s) takes(1, false);
+  std::thread([&] {
+    CHECK(takes(1, false) == 1);
+    CHECK(takes(5, true) == 1);
+    CHECK(takes(1, false) == 1);
+  }).join();
+  CHECK(takes(1, false) == 1);
+  CHECK(takes(5, true) == 1);
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: a recorded step leaves the random state that one that is not recorded leaves") {
   const auto drawn = [](bool graph) {
     small_run r;

@@ -104,9 +104,10 @@ class jit_backend : public backend {
   /// What recorded work refers to apart from memory of tensors.
   struct recorded_parts {
     staging_memory uploads{};  // read by every execution
-    void* keys = nullptr;      // device memory
-    bool draws = false;        // whether kernels read keys
-    std::bitset<fault_words> reports{};  // where native ops may report an invalid operand
+    // Device memory that is written before each execution: which word reports invalid operands, then keys.
+    void* numbers = nullptr;
+    bool draws = false;    // whether kernels read keys
+    bool reports = false;  // whether native ops may report an invalid operand
   };
   /// For devices that record: begin_recording calls this before, and end_recording calls end_parts after, the
   /// driver's calls.
@@ -118,17 +119,9 @@ class jit_backend : public backend {
   }
   /// Waits, and frees what the recorded work referred to.
   [[gnu::cold]] void release(recorded_parts& parts) noexcept;
-  /// Called before recorded work is queued: passes on its keys.
-  void begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys) {
-    if (parts.draws) {
-      if (keys.size() > most_keys)
-        refuse<usage_error>({"weft: ", name(), ": recorded work draws random numbers and runs ", keys.size(),
-                             " programs, but at most ", most_keys, " are supported"});
-      upload(parts.keys, keys.data(), keys.size_bytes());
-    }
-    const std::lock_guard lock(mutex_);
-    natives_pending_ |= parts.reports;
-  }
+  /// Called before recorded work is queued: passes on its keys. What its native ops refuse is reported to
+  /// this thread, which may be another one than the recorder.
+  void begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys);
   /// Throws usage_error if this thread is recording.
   void refuse_in_recording(const char* what) const {
     if (is_recording()) refuse_recording(what);
@@ -258,6 +251,7 @@ class jit_backend : public backend {
   std::bitset<fault_words> natives_pending_;  // whether native ops were launched that no wait has checked
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
+  static constexpr std::size_t number_bytes = (1 + most_keys) * sizeof(std::uint64_t);
     return set && *set && std::strcmp(set, "0") != 0;
   }();
   // For the tables of joint launches that are not among their parameters. The last one is the largest and is
@@ -271,10 +265,9 @@ class jit_backend : public backend {
 /// Operand `k` of a call; results follow the inputs.
 const strided& operand(const native_operands& operands, int k);
 
-/// The source of a kernel of a native op for operands of these orders and types. `reads_keys`: whether its
-/// random key can be one of the keys of recorded work.
-[[gnu::cold]] std::string native_source(const native_text& by, const native_operands& operands,
-                                        bool reads_keys);
+/// The source of a kernel of a native op for operands of these orders and types. `records`: whether it can be
+/// part of recorded work, which has its random key and the place of its reports from memory.
+[[gnu::cold]] std::string native_source(const native_text& by, const native_operands& operands, bool records);
 
 }  // namespace weft::gpu
 

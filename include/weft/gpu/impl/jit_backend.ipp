@@ -261,7 +261,7 @@ WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::
 WEFT_DEFINE void jit_backend::begin_parts() {
   if (checks_launches_) refuse_recording("waits after each launch, because WEFT_CHECK_LAUNCHES is set");
   auto parts = std::make_unique<recorded_parts>();
-  parts->keys = allocate(most_keys * sizeof(std::uint64_t));
+  parts->numbers = allocate(number_bytes);
   try {
     parts->uploads.part(1, [this](std::size_t n) { return allocate_staging(n); });
   } catch (...) {
@@ -282,8 +282,33 @@ WEFT_DEFINE void jit_backend::release(recorded_parts& parts) noexcept {
     wait();  // it may be under way
   } catch (const device_error&) {  // what was queued will not run
   }
-  if (parts.keys) deallocate(std::exchange(parts.keys, nullptr), most_keys * sizeof(std::uint64_t));
+  if (parts.numbers) deallocate(std::exchange(parts.numbers, nullptr), number_bytes);
   if (void* const memory = parts.uploads.released()) free_staging(memory);
+}
+
+WEFT_DEFINE void jit_backend::begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys) {
+  const std::size_t own_word = own_fault();
+  std::vector<std::uint64_t> numbers{own_word};
+  if (parts.draws) {
+    if (keys.size() > most_keys)
+      refuse<usage_error>({"weft: ", name(), ": recorded work draws random numbers and runs ", keys.size(),
+                           " programs, but at most ", most_keys, " are supported"});
+    numbers.insert(numbers.end(), keys.begin(), keys.end());
+  }
+  if (parts.draws || parts.reports)
+    upload(parts.numbers, numbers.data(), numbers.size() * sizeof(std::uint64_t));
+  if (!parts.reports) return;
+  const std::lock_guard lock(mutex_);
+  natives_pending_[own_word] = true;
+}
+
+WEFT_DEFINE void jit_backend::abandon_copies(bool asks) noexcept {
+  try {
+    wait();
+  } catch (const device_error&) {  // what was queued will not run
+  }
+  const std::lock_guard lock(mutex_);
+  if (asks) natives_pending_[own_fault()] = true;
 }
 
 WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {

@@ -20,11 +20,11 @@ WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
 }
 
 WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands,
-                                      bool reads_keys) {
+                                      bool records) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   const auto fault = std::to_string(in + out), scratch = std::to_string(in + out + 1);
   std::string fields = "typedef struct {\n  long at[" + scratch +
-                       " + 1], items, v[6], fault_code, pass;\n  ulong key, keys;\n";
+                       " + 1], items, v[6], fault_code, pass;\n  ulong key, numbers;\n";
   std::string names, arguments;
   for (int k = 0; k < in + out; ++k) {
     const strided& t = operand(operands, k);
@@ -47,9 +47,13 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
     arguments += "GLOBAL char* p" + p + ", ";
   }
   names += "#define attribute(k) P.v[k]\n#define tasks P.items\n";
-  names += reads_keys ? "#define random (P.keys ? ((GLOBAL const ulong*)P.keys)[P.key] : P.key)\n"
-                      : "#define random P.key\n";
-  names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = (int)P.fault_code)\n";
+  const auto number = [&](const char* at, const char* otherwise) {
+    if (!records) return std::string(otherwise);
+    return std::string("(P.numbers ? ((GLOBAL const ulong*)P.numbers)[") + at + "] : " + otherwise + ")";
+  };
+  names += "#define random " + number("1 + P.key", "P.key") + "\n";
+  names += "#define fault() (((GLOBAL int*)(p" + fault + " + P.at[" + fault + "]))[" + number("0", "0") +
+           "] = (int)P.fault_code)\n";
   if (operands.scratch)
     names += "#define pass P.pass\n#define scratch (p" + scratch + " + P.at[" + scratch + "])\n";
   names += "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault +
@@ -61,7 +65,7 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
 }
 
 WEFT_DEFINE void jit_backend::call_native(const char* op, const native_code& code,
-                                                       const native_operands& operands) {
+                                          const native_operands& operands) {
   const std::vector<native_text> texts = native_texts_of(code, operands, limits());
   if (texts.empty())
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
@@ -76,9 +80,8 @@ WEFT_DEFINE void jit_backend::call_native(const char* op, const native_code& cod
   finish_launch([op] { return op; });
 }
 
-WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault,
-                                                      const native_text& by,
-                                                      const native_operands& operands) {
+WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault, const native_text& by,
+                                         const native_operands& operands) {
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
   std::string key =
       std::string(operands.scratch ? "native scratch " : "native ") + op + by.definitions + by.text;
@@ -104,7 +107,7 @@ WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault,
   p.push_back(kernel->fault);
   p.push_back(by.pass);
   p.push_back(static_cast<index_t>(operands.random));
-  p.push_back(is_recording() ? address_of(recorded_->keys) : 0);
+  p.push_back(is_recording() ? address_of(recorded_->numbers) : 0);
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     pointers.push_back(t.pointer);
@@ -113,12 +116,12 @@ WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault,
     append_padded(p, t.stride, t.extents.order, 0, order);
   }
   const std::size_t own_word = own_fault();
-  pointers.push_back(fault_word(own_word));
+  pointers.push_back(is_recording() ? faults_ : fault_word(own_word));
   pointers.push_back(operands.scratch ? operands.scratch : faults_);  // not accessed if there is none
   if (!is_recording()) {
     natives_pending_[own_word] = true;
   } else {
-    recorded_->reports[own_word] = true;
+    recorded_->reports = true;
     if (std::string_view(by.text).find("random") != std::string_view::npos) recorded_->draws = true;
   }
   if (by.items == 0) return;
