@@ -131,8 +131,8 @@ T reduced(const std::map<int, call*>& ranks, std::size_t i, int op) {
       case 0:
       case 4: sum = static_cast<T>(sum + x); break;
       case 1: sum = static_cast<T>(sum * x); break;
-      case 2: sum = sum < x ? x : sum; break;
-      default: sum = x < sum ? x : sum;
+      case 2: sum = sum < x || sum != sum ? x : sum; break;  // as fmax and fmin: a NaN is no number
+      default: sum = x < sum || sum != sum ? x : sum;
     }
   }
   return op == 4 ? static_cast<T>(sum / static_cast<T>(static_cast<float>(n))) : sum;

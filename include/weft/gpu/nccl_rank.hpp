@@ -16,8 +16,9 @@ namespace weft {
 /// How a communicator over NCCL works; must be equal on all ranks.
 struct nccl_options {
   /// Sums of floating types follow the tree over ranks that all communicators use, and are bitwise identical
-  /// to theirs: ranks exchange parts, add them, and gather the sums. If false, NCCL adds; its order, and its
-  /// roundings of bf16 and f16, depend on its version and on how the devices are connected.
+  /// to theirs: ranks exchange parts, add them, and gather the sums. If false, NCCL adds and multiplies; its
+  /// order, and its roundings of bf16 and f16, depend on its version and on how the devices are connected.
+  /// Minima and maxima are the same either way: a NaN wins.
   bool fixed_order = true;
   /// Ranks agree on each collective through the host group before data moves. If false, ranks that call
   /// different operations are not detected: they wait until the time-out, or receive elements of another

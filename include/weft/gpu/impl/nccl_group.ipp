@@ -142,7 +142,9 @@ WEFT_DEFINE void nccl_collective::exchange(const operation& o) {
 
 WEFT_DEFINE void nccl_collective::plan_reduction() {
   const dtype type = what_.type();
-  const bool is_any_order = !group_->owner->options.fixed_order || !is_floating(type);
+  const bool is_extremum = what_.op == reduction::minimum || what_.op == reduction::maximum;
+  const bool is_any_order =
+      !is_floating(type) || (!group_->owner->options.fixed_order && !is_extremum);  // NCCL's extrema drop NaN
   if (is_any_order && type != dtype::boolean && is_even(what_.in_counts)) return plan_reduction_of_nccl();
   shares_ = what_.in_counts.empty() ? even_parts(what_.out.count, group_->size) : what_.in_counts;
   mine_ = shares_[static_cast<std::size_t>(group_->rank)];
