@@ -129,7 +129,8 @@ class text_writer {
   [[gnu::cold]] std::string partial(const instruction& w, const std::string& index) const;
   /// The same for the element that is being computed, in blocks of rows.
   [[gnu::cold]] std::string partial(const instruction& w) const;
-  /// The partial sum of the column of the element that is being computed.
+  /// The partial sum of the column of the element that is being computed; in a block that an item computes,
+  /// that of a run of run_of_rows rows, which is then added to total_registers.
   [[gnu::cold]] std::string column_sum_of(const instruction& w) const;
   [[gnu::cold]] void write_block_of_rows();
   [[gnu::cold]] void write_partial_results();
@@ -157,6 +158,7 @@ class text_writer {
     return "s" + std::to_string(w.a) + "_" + register_name(w.type);
   }
   static std::string sum_registers(const instruction& w) { return "q" + std::to_string(w.c); }
+  static std::string total_registers(const instruction& w) { return "t" + std::to_string(w.c); }
   static std::string argument_registers(const instruction& w) { return "x" + std::to_string(w.a); }
   /// Finds the arguments whose elements an item keeps.
   [[gnu::cold]] void find_kept();
@@ -216,6 +218,24 @@ class text_writer {
 
   [[gnu::cold]] void begin_row_loop();
   [[gnu::cold]] void end_row_loop() { line(in_registers() ? "} }" : "}"); }
+  // Long sums are sums of runs of run_of_rows elements, so that they stay accurate: r holds the sum of a run,
+  // and t the sum of the runs before it.
+  /// Calls f(i) for each sum over a row in the sweep that begins at instruction `begin`; for none if an item
+  /// has only the few elements that are kept in registers.
+  template <class F>
+  void for_each_long_sum(std::size_t begin, F f) const {
+    if (in_registers()) return;
+    for (std::size_t k = begin + 1; at(k).op != lower::end; k = after(k))
+      if (at(k).op == fold_sum && is_floating(at(k).type)) f(k);
+  }
+  bool has_long_sums(std::size_t begin) const {
+    bool has = false;
+    for_each_long_sum(begin, [&](std::size_t) { has = true; });
+    return has;
+  }
+  /// The loop over the elements of a row in the sweep that begins at instruction `begin`.
+  [[gnu::cold]] void begin_sweep_loop(std::size_t begin);
+  [[gnu::cold]] void end_sweep_loop(std::size_t begin);
   [[gnu::cold]] void begin_element_loop();
   [[gnu::cold]] void begin_sweep(std::size_t i);
   [[gnu::cold]] void end_sweep(std::size_t i);

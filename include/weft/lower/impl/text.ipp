@@ -92,14 +92,19 @@ WEFT_DEFINE void text_writer::write_head() {
     for_each_column_fold([&](const instruction& w) {
       std::string values;
       for (int j = 0; j < form_.width; ++j) values += (j ? ", " : "") + neutral(w.op - column_sum, w.type);
-      line(register_name(w.type) + (" " + sum_registers(w)) + "[] = {" + values + "};");
+      line(register_name(w.type) + (" " + sum_registers(w)) + "[] = {" + values + "}, " + total_registers(w) +
+           "[] = {" + values + "};");
     });
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
     const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
     line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
+    line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks +
+         ", after; f < end;) {");
+    line("after = f + " + std::to_string(run_of_rows) + ";");
+    line("if (after > end) after = end;");
     line("_Pragma(\"unroll " + std::to_string(form_.width > 1 ? 4 : 8) + "\")");  // rows on their way
-    line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
+    line("for (; f < after; ++f) {");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
     write_offsets("f", kept(), form_.order - 1);
@@ -137,14 +142,18 @@ WEFT_DEFINE void text_writer::write_joined_blocks() {
     return "(row * " + as_position("P.blocks") + " + " + block + ") * " + across + " + c";
   };
   const auto sum_of = [](const instruction& w) { return "sum" + std::to_string(w.c); };
+  const auto total_of = [](const instruction& w) { return "total" + std::to_string(w.c); };
   for_each_column_fold([&](const instruction& w) {
-    line(register_name(w.type) + (" " + sum_of(w)) + " = " + neutral(w.op - column_sum, w.type) + ";");
+    const std::string none = neutral(w.op - column_sum, w.type);
+    line(register_name(w.type) + (" " + sum_of(w)) + " = " + none + ", " + total_of(w) + " = " + none + ";");
   });
-  line("if (e < " + items + ") {");
-  line(std::string(position()) + " block = strip;");
   const std::string blocks = as_position("P.blocks"), at_once = "8";  // results on their way
-  line("for (; block + (" + at_once + " - 1) * " + strips + " < " + blocks + "; block += " + at_once + " * " +
-       strips + ") {");
+  line(std::string("for (") + position() + " block = e < " + items + " ? strip : " + blocks +
+       ", after; block < " + blocks + ";) {");
+  line("after = block + " + std::to_string(run_of_rows) + " * " + strips + ";");
+  line("if (after > " + blocks + ") after = " + blocks + ";");
+  line("for (; block + (" + at_once + " - 1) * " + strips + " < after; block += " + at_once + " * " + strips +
+       ") {");
   const std::string each = "_Pragma(\"unroll\") for (int k = 0; k < " + at_once + "; ++k) ";
   const auto next_of = [](const instruction& w) { return "next" + std::to_string(w.c); };
   for_each_column_fold([&](const instruction& w) {
@@ -155,13 +164,18 @@ WEFT_DEFINE void text_writer::write_joined_blocks() {
     line(each + sum_of(w) + " = " + combined(w.op - column_sum, sum_of(w), next_of(w) + "[k]") + ";");
   });
   line("}");
-  line("for (; block < " + blocks + "; block += " + strips + ") {");
+  line("for (; block < after; block += " + strips + ") {");
   for_each_column_fold([&](const instruction& w) {
     line(sum_of(w) + " = " + combined(w.op - column_sum, sum_of(w), partial(w, index("block"))) + ";");
   });
-  line("} }");
+  line("}");
   for_each_column_fold([&](const instruction& w) {
-    const std::string type = register_name(w.type), sum = sum_of(w);
+    line(total_of(w) + " = " + combined(w.op - column_sum, total_of(w), sum_of(w)) + ";");
+    line(sum_of(w) + " = " + neutral(w.op - column_sum, w.type) + ";");
+  });
+  line("}");
+  for_each_column_fold([&](const instruction& w) {
+    const std::string type = register_name(w.type), sum = total_of(w);
     line("{ SHARED " + type + "* of_strips = (SHARED " + type + "*)shared;");
     line("of_strips[LOCAL_ID] = " + sum + ";");
     line("BARRIER;");
@@ -191,11 +205,19 @@ WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, i
 WEFT_DEFINE void text_writer::write_tail() {
   if (by_columns()) {
     line("}");
+    begin_element_loop();
+    for_each_column_fold([&](const instruction& w) {
+      const std::string sum = sum_registers(w) + "[j]", total = total_registers(w) + "[j]";
+      line(total + " = " + combined(w.op - column_sum, total, sum) + ";");
+      line(sum + " = " + neutral(w.op - column_sum, w.type) + ";");
+    });
+    line("} }");
     const std::string at = form_.width > 1 ? "e * " + std::to_string(form_.width) + " + j" : "e";
     if (form_.width > 1) begin_element_loop();
     for_each_column_fold([&](const instruction& w) {
-      line("if (P.blocks > 1) " + partial(w, at) + " = " + column_sum_of(w) + "; else");
-      line(element(w.type, w.a, "b", column()) + " = " + stored(w.type, column_sum_of(w)) + ";");
+      const std::string total = total_registers(w) + (form_.width > 1 ? "[j]" : "[0]");
+      line("if (P.blocks > 1) " + partial(w, at) + " = " + total + "; else");
+      line(element(w.type, w.a, "b", column()) + " = " + stored(w.type, total) + ";");
     });
     if (form_.width > 1) line("}");
   }
@@ -348,7 +370,7 @@ WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
   if (by_rows()) {
     for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
       if (is_row_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
-    begin_row_loop();
+    begin_sweep_loop(i);
   } else line("{");
   if (form_.width == 1) return;
   for (std::size_t k = i + 1; at(k).op != lower::end; ++k) {
@@ -368,7 +390,7 @@ WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
       if (writes_list(k)) write_moves(k, true);
   }
   if (!by_rows()) return line("}");
-  end_row_loop();
+  end_sweep_loop(begin);
   load_ahead(i);
   constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
   for (std::size_t k = begin; k < i; ++k) {

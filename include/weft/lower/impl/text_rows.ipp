@@ -119,6 +119,29 @@ WEFT_DEFINE void text_writer::begin_row_loop() {
        "; c += GROUP_SIZE" + width + ") {");
 }
 
+WEFT_DEFINE void text_writer::begin_sweep_loop(std::size_t begin) {
+  if (!has_long_sums(begin)) return begin_row_loop();
+  const auto width = std::to_string(form_.width), steps = std::to_string(run_of_rows / form_.width);
+  for_each_long_sum(begin, [&](std::size_t k) {
+    line(register_name(at(k).type) + (" t" + number(k)) + " = 0;");
+  });
+  line(std::string("for (") + offset() + " c = LOCAL_ID * " + width + ", after; c < " + row_size() + ";) {");
+  line("after = c + " + steps + " * GROUP_SIZE * " + width + ";");
+  line("if (after > " + row_size() + ") after = " + row_size() + ";");
+  line("for (; c < after; c += GROUP_SIZE * " + width + ") {");
+}
+
+WEFT_DEFINE void text_writer::end_sweep_loop(std::size_t begin) {
+  end_row_loop();
+  if (!has_long_sums(begin)) return;
+  for_each_long_sum(begin, [&](std::size_t k) {
+    line("t" + number(k) + " = " + combined(0, "t" + number(k), "r" + number(k)) + ";");
+    line("r" + number(k) + " = 0;");
+  });
+  line("}");
+  for_each_long_sum(begin, [&](std::size_t k) { line("r" + number(k) + " = t" + number(k) + ";"); });
+}
+
 }  // namespace detail
 
 }  // namespace lower
