@@ -563,7 +563,8 @@ CUresult cuEventCreate(CUevent* event, unsigned) {
 }
 CUresult cuEventDestroy(CUevent event) {
   const std::lock_guard lock(state);
-  if (const CUresult r = enter("cuEventDestroy", false)) return r;
+  if (const CUresult r = enter("cuEventDestroy")) return r;
+  if (const CUresult r = belongs("cuEventDestroy", event->context)) return r;
   delete event;
   --events;
   return CUDA_SUCCESS;
@@ -813,12 +814,15 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
 }
 CUresult cuGraphDestroy(CUgraph graph) {
   const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuGraphDestroy")) return r;
   delete graph;
   --graphs;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
   const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuGraphExecDestroy")) return r;
+  if (const CUresult r = belongs("cuGraphExecDestroy", executable->context)) return r;
   delete executable;
   --graphs;
   return CUDA_SUCCESS;

@@ -8,13 +8,14 @@
 
 namespace weft::gpu {
 
-/// An event of the driver. Requires the device's context to be current.
+/// An event of the driver. All but the destructor require the device's context to be current.
 class cuda_event {
  public:
-  explicit cuda_event(const cuda_functions& driver);
+  /// Keeps a reference to the device.
+  explicit cuda_event(const cuda_backend& gpu);
   cuda_event(const cuda_event&) = delete;
   cuda_event& operator=(const cuda_event&) = delete;
-  ~cuda_event() { driver_.destroy_event(event_); }
+  ~cuda_event();
 
   void record(CUstream stream) { driver_.check(driver_.record_event(event_, stream), "cuEventRecord"); }
   void hold_back(CUstream stream) const {
@@ -25,6 +26,7 @@ class cuda_event {
 
  private:
   const cuda_functions& driver_;
+  const cuda_queue& queue_;  // of the device
   CUevent event_ = nullptr;
 };
 

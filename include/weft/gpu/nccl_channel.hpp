@@ -21,7 +21,7 @@ namespace weft::gpu {
 /// What an operation queues on a channel's stream: stages, which run after everything that was queued on the
 /// device before the operation was posted.
 struct nccl_task {
-  explicit nccl_task(const cuda_functions& driver) : ready(driver), done(driver) {}
+  explicit nccl_task(const cuda_backend& gpu) : ready(gpu), done(gpu) {}
 
   std::deque<std::function<void()>> stages;  // each makes one NCCL call, or queues kernels and copies
   cuda_event ready, done;

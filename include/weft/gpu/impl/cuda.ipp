@@ -194,7 +194,11 @@ class cuda_backend::recorded_graph final : public recorded_work {
   recorded_graph& operator=(const recorded_graph&) = delete;
   ~recorded_graph() override {
     of_.release(*parts_);
-    of_.driver_.destroy_executable(graph_);
+    try {
+      const auto current = of_.queue_.use();
+      of_.driver_.destroy_executable(graph_);
+    } catch (const device_error&) {  // the context no longer exists, nor does the graph
+    }
   }
   void replay(std::span<const std::uint64_t> keys) override {
     of_.begin_replay(*parts_, keys);

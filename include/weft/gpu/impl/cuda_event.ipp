@@ -8,8 +8,16 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE cuda_event::cuda_event(const cuda_functions& driver) : driver_(driver) {
+WEFT_DEFINE cuda_event::cuda_event(const cuda_backend& gpu) : driver_(gpu.driver()), queue_(gpu.queue()) {
   driver_.check(driver_.create_event(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+}
+
+WEFT_DEFINE cuda_event::~cuda_event() {
+  try {
+    const auto current = queue_.use();
+    driver_.destroy_event(event_);
+  } catch (const device_error&) {  // the context no longer exists, nor does the event
+  }
 }
 
 WEFT_DEFINE bool cuda_event::is_over() const {
@@ -25,7 +33,7 @@ WEFT_DEFINE void cuda_stream_use::close() noexcept {
   is_closed_ = true;
   try {
     const auto current = gpu_.queue().use();
-    end_.emplace(gpu_.driver()).record(stream_);
+    end_.emplace(gpu_).record(stream_);
   } catch (const device_error&) { end_.reset(); }  // nothing runs there any more
 }
 

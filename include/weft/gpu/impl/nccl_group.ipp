@@ -71,7 +71,7 @@ WEFT_DEFINE void nccl_group::advance() {
 
 WEFT_DEFINE std::shared_ptr<nccl_task> nccl_group::new_task(const operation& o) const {
   const auto current = owner->gpu.queue().use();
-  auto task = std::make_shared<nccl_task>(owner->driver);
+  auto task = std::make_shared<nccl_task>(owner->gpu);
   task->ready.record(owner->gpu.queue().stream);
   const void *const in = o.in.data, *const out = o.out.data;
   for (const void* operand : {in, in == out ? nullptr : out})
