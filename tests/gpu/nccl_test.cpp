@@ -156,6 +156,35 @@ TEST_CASE("where NCCL adds, and where ranks do not agree first, collectives do t
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("a NaN wins in minima and maxima over NCCL, also where NCCL adds") {
+  for (const bool fixed : {true, false})
+    device_ranks::run(3,
+                      [](communicator& ranks, communicator&, const device& where) {
+                        device_ranks::on_device on(ranks, where);
+                        for (const reduction op : {reduction::minimum, reduction::maximum}) {
+                          std::vector<float> x(8, 1);
+                          x[static_cast<std::size_t>(ranks.rank())] = NAN;
+                          on.all_reduce(x, op).wait();
+                          for (std::size_t i = 0; i < x.size(); ++i) CHECK(std::isnan(x[i]) == (i < 3));
+                        }
+                      },
+                      {.fixed_order = fixed});
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("operations over NCCL get memory that the device has cached") {
+  device_ranks::run(2, [](communicator& ranks, communicator& host, const device& where) {
+    const buffer all = where.allocate(4000);
+    { const buffer cached = where.allocate(1 << 22); }
+    where->fill_zero(all.data(), 4000);
+    host.barrier().wait();
+    if (ranks.rank() == 0) fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 2);
+    host.barrier().wait();
+    CHECK_NOTHROW(ranks.all_reduce(elements(all.data(), 1000, dtype::f32, memory_space::device)).wait());
+  });
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("ranks over NCCL that call different operations are named, before data moves") {
   const auto texts = failures(3, [](communicator& ranks) {
     std::vector<float> x(4);

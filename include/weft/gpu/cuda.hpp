@@ -52,6 +52,10 @@ class cuda_backend : public jit_backend {
                      const product_epilogue& with) override;
   void allow_tf32(bool on) override { products_->allow_tf32(on); }
 
+  /// Queues a kernel of this device (kernel_of) on a stream of its context; it is not part of recorded work.
+  /// `arguments`: a pointer to each.
+  void launch_on(CUstream stream, compiled_kernel& kernel, void** arguments, index_t groups);
+
  protected:
   const char* dialect() const override { return cuda_dialect; }
   bool reads_pointers() const override { return true; }

@@ -91,10 +91,17 @@ class jit_backend : public backend {
   /// variable WEFT_CHECK_LAUNCHES is set to anything but 0.
   void check_launches(bool on) { checks_launches_ = on; }
 
+  /// The kernel of this text, compiled and kept on disk like the others of the device, which owns it.
+  [[gnu::cold]] compiled_kernel& kernel_of(const std::string& text);
+  /// The number of groups for items each of which computes elements in turn.
+  static index_t groups_for(index_t items) {
+    return std::min((items + group_size - 1) / group_size, max_groups);
+  }
+
   bool is_recording() const override { return recorder_.load() == std::this_thread::get_id(); }
 
  protected:
-  static constexpr index_t max_groups = 4096;
+  static constexpr index_t max_groups = row_groups::most;
 
   /// What native ops of a thread refuse is reported in the thread's own word, and thrown when that thread
   /// waits; threads beyond this number share words.
@@ -232,9 +239,6 @@ class jit_backend : public backend {
   /// Needs no lock.
   [[gnu::cold]] std::shared_ptr<compiled_kernel> loaded_or_compiled(const std::string& source);
   void run_native(const char* op, const char* fault, const native_text& by, const native_operands& operands);
-  static index_t groups_for(index_t items) {
-    return std::min((items + group_size - 1) / group_size, max_groups);
-  }
   static void append_padded(parameters& p, const index_t* values, int count, index_t pad, int to = 4) {
     for (int i = 0; i < to; ++i) p.push_back(i < count ? values[i] : pad);
   }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include <weft/device/device.hpp>
 #include <weft/gpu/cuda_event.hpp>
 #include <weft/gpu/nccl_library.hpp>
 
@@ -48,14 +49,11 @@ class nccl_use : public queue_use {
 /// An NCCL communicator, its stream, and its tasks.
 class nccl_channel {
  public:
-  nccl_channel(const nccl_functions& nccl, const cuda_functions& driver, cuda_backend& gpu, int rank,
-               int size);
+  /// `where`: the device `gpu` with its allocator.
+  nccl_channel(const nccl_functions& nccl, const cuda_backend& gpu, const device& where, int rank, int size);
   nccl_channel(const nccl_channel&) = delete;
   nccl_channel& operator=(const nccl_channel&) = delete;
-  [[gnu::cold]] ~nccl_channel() {
-    leave();
-    for (const auto& [memory, bytes] : scratch_) gpu_.deallocate(memory, bytes);
-  }
+  [[gnu::cold]] ~nccl_channel();
 
   /// Starts forming the communicator; every rank must call it.
   [[gnu::cold]] void join(nccl_id id);
@@ -78,7 +76,7 @@ class nccl_channel {
   CUstream stream() const { return queue_.stream; }
   void copy(void* to, const void* from, std::size_t bytes);
   /// Memory for one task at a time; the order of the stream separates tasks. Smaller memory of earlier calls
-  /// is kept, since the driver would wait for all streams before freeing it.
+  /// is kept, since the stream may still use it.
   char* scratch(std::size_t bytes);
 
   /// Ends all work in progress, also on the device.
@@ -93,14 +91,15 @@ class nccl_channel {
 
   const nccl_functions& nccl_;
   const cuda_functions& driver_;
-  cuda_backend& gpu_;
+  const device where_;
   cuda_queue queue_;
   int rank_, size_;
   nccl_functions::comm comm_ = nullptr;
   bool is_joined_ = false;
   bool has_begun_ = false;  // the first task that is not queued
   std::deque<std::shared_ptr<nccl_task>> tasks_;
-  std::vector<std::pair<void*, std::size_t>> scratch_;
+  std::vector<buffer> scratch_;
+  std::size_t scratch_bytes_ = 0;  // of the last one
 };
 
 }  // namespace weft::gpu

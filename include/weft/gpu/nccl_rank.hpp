@@ -68,7 +68,7 @@ class nccl_rank {
  public:
   /// Throws usage_error if `on` is not a CUDA device, and device_error if NCCL is not installed.
   [[gnu::cold]] nccl_rank(std::shared_ptr<communicator> ranks, const device& on, const nccl_options& o)
-      : host(std::move(ranks)), options(o), where(on), gpu(backend_of(on)), sums(driver, gpu.queue()) {}
+      : host(std::move(ranks)), options(o), where(on), gpu(backend_of(on)), sums(gpu) {}
   nccl_rank(const nccl_rank&) = delete;
   nccl_rank& operator=(const nccl_rank&) = delete;
 
@@ -77,7 +77,6 @@ class nccl_rank {
   const device where;
   cuda_backend& gpu;
   const nccl_functions nccl;
-  const cuda_functions driver;
   rank_sums sums;
 
   void add(nccl_part& part) { parts_.push_back(&part); }

@@ -41,27 +41,17 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, long count) {
 /// The kernels of one device, compiled when first needed.
 class rank_sums {
  public:
-  rank_sums(const cuda_functions& driver, const cuda_queue& on) : driver_(driver), on_(on) {}
-  rank_sums(const rank_sums&) = delete;
-  rank_sums& operator=(const rank_sums&) = delete;
-  [[gnu::cold]] ~rank_sums();
+  /// Keeps a reference to the device.
+  explicit rank_sums(cuda_backend& gpu) : gpu_(gpu) {}
 
   /// Queues the reduction of `count` elements of each rank into `out`, which may be the elements of a rank.
-  /// Requires the device's context to be current.
   void queue(dtype type, reduction op, int ranks, const void* all, void* out, index_t count, CUstream stream);
 
  private:
-  struct kernel_code {
-    CUmodule module = nullptr;
-    CUfunction function = nullptr;
-  };
-  [[gnu::cold]] kernel_code compiled(dtype type, reduction op, int ranks) const;
   [[gnu::cold]] static std::string text_of(dtype type, reduction op, int ranks);
 
-  const cuda_functions& driver_;
-  const cuda_queue& on_;
-  nvrtc_compiler compiler_;
-  std::map<std::tuple<dtype, reduction, int>, kernel_code> kernels_;
+  cuda_backend& gpu_;
+  std::map<std::tuple<dtype, reduction, int>, compiled_kernel*> kernels_;  // the device owns them
 };
 
 }  // namespace weft::gpu

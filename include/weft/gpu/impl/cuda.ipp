@@ -153,18 +153,25 @@ WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<vo
   std::vector<void*> arguments;
   for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
   arguments.push_back(p.data());
-  const auto current = queue_.use();
   auto& own = static_cast<cuda_kernel&>(kernel);
   if (own.group_bytes > own.may_share) {
+    const auto current = queue_.use();
     driver_.check(
         driver_.set_function_attribute(own.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                        static_cast<int>(own.group_bytes)),
         "cuFuncSetAttribute");
     own.may_share = own.group_bytes;
   }
+  launch_on(stream(), kernel, arguments.data(), groups);
+}
+
+WEFT_DEFINE void cuda_backend::launch_on(CUstream stream, compiled_kernel& kernel, void** arguments,
+                                         index_t groups) {
+  const auto current = queue_.use();
+  const auto& own = static_cast<const cuda_kernel&>(kernel);
   driver_.check(
       driver_.launch(own.function, static_cast<unsigned>(groups), 1, 1, static_cast<unsigned>(own.threads), 1,
-                     1, static_cast<unsigned>(own.group_bytes), stream(), arguments.data(), nullptr),
+                     1, static_cast<unsigned>(own.group_bytes), stream, arguments, nullptr),
       "cuLaunchKernel");
 }
 

@@ -397,6 +397,13 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::st
 WEFT_DEFINE std::string jit_backend::source_of(const std::string& text, int threads) const {
   return "#define GROUP_SIZE " + std::to_string(threads) + dialect() + common_vocabulary + text;
 }
+WEFT_DEFINE compiled_kernel& jit_backend::kernel_of(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  auto& kernel = kernels_["text " + text];
+  if (!kernel) kernel = compiled(text);
+  return *kernel;
+}
+
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::loaded_or_compiled(const std::string& source) {
   const std::string identity = code_identity();

@@ -10,9 +10,24 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE nccl_channel::nccl_channel(const nccl_functions& nccl, const cuda_functions& driver,
-                                       cuda_backend& gpu, int rank, int size)
-    : nccl_(nccl), driver_(driver), gpu_(gpu), queue_(driver, gpu.queue().device), rank_(rank), size_(size) {}
+WEFT_DEFINE nccl_channel::nccl_channel(const nccl_functions& nccl, const cuda_backend& gpu,
+                                       const device& where, int rank, int size)
+    : nccl_(nccl),
+      driver_(gpu.driver()),
+      where_(where),
+      queue_(driver_, gpu.queue().device),
+      rank_(rank),
+      size_(size) {}
+
+WEFT_DEFINE nccl_channel::~nccl_channel() {
+  leave();
+  if (scratch_.empty()) return;
+  try {
+    const auto current = queue_.use();
+    driver_.check(driver_.wait_stream(queue_.stream), "cuStreamSynchronize");  // others get its memory now
+  } catch (const device_error&) {  // the device has failed: nothing runs there any more
+  }
+}
 
 WEFT_DEFINE void nccl_channel::join(nccl_id id) {
   const auto current = queue_.use();
@@ -50,11 +65,12 @@ WEFT_DEFINE void nccl_channel::copy(void* to, const void* from, std::size_t byte
 }
 
 WEFT_DEFINE char* nccl_channel::scratch(std::size_t bytes) {
-  if (scratch_.empty() || scratch_.back().second < bytes) {
-    const std::size_t larger = std::max(bytes, scratch_.empty() ? 0 : 2 * scratch_.back().second);
-    scratch_.emplace_back(gpu_.allocate(larger), larger);
+  if (scratch_bytes_ < bytes) {
+    const std::size_t larger = std::max(bytes, 2 * scratch_bytes_);
+    scratch_.push_back(where_.allocate(larger, "scratch memory of NCCL operations"));
+    scratch_bytes_ = larger;
   }
-  return static_cast<char*>(scratch_.back().first);
+  return static_cast<char*>(scratch_.back().data());
 }
 
 WEFT_DEFINE void nccl_channel::abort() noexcept {

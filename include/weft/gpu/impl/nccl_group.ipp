@@ -17,7 +17,7 @@ WEFT_DEFINE nccl_group::nccl_group(std::shared_ptr<nccl_rank> of, std::shared_pt
       letters(host->split(0)),
       rank(host->rank()),
       size(host->size()),
-      collectives_(owner->nccl, owner->driver, owner->gpu, rank, size) {
+      collectives_(owner->nccl, owner->gpu, owner->where, rank, size) {
   std::vector<std::int32_t> mine{owner->host->rank()}, all(static_cast<std::size_t>(size));
   host->all_gather(mine, all, {}, {.label = "members of a group over NCCL", .control = true}).wait();
   members.assign(all.begin(), all.end());
@@ -56,7 +56,7 @@ WEFT_DEFINE nccl_group::pair_state& nccl_group::pair(int peer) {
   pair_state& p = pairs_[peer];
   if (!p.channel)
     p.channel =
-        std::make_unique<nccl_channel>(owner->nccl, owner->driver, owner->gpu, rank < peer ? 0 : 1, 2);
+        std::make_unique<nccl_channel>(owner->nccl, owner->gpu, owner->where, rank < peer ? 0 : 1, 2);
   return p;
 }
 

@@ -44,7 +44,7 @@ WEFT_DEFINE cuda_backend& nccl_rank::backend_of(const device& on) {
   throw usage_error(std::string("weft: nccl: the device is ") + on->name() + ", not a CUDA device");
 }
 
-WEFT_DEFINE void nccl_operation::nccl_operation::wait(std::chrono::milliseconds limit) {
+WEFT_DEFINE void nccl_operation::wait(std::chrono::milliseconds limit) {
   const auto deadline = deadline_after(limit);
   for (int idle = 0; !poll(); ++idle) {
     const work* const host = host_work();

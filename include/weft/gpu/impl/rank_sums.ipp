@@ -8,33 +8,13 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE rank_sums::~rank_sums() {
-  try {
-    const auto current = on_.use();
-    for (const auto& [key, kernel] : kernels_) driver_.unload_module(kernel.module);
-  } catch (const device_error&) {  // the context no longer exists
-  }
-}
-
 WEFT_DEFINE void rank_sums::queue(dtype type, reduction op, int ranks, const void* all, void* out,
                                   index_t count, CUstream stream) {
   if (count == 0) return;
-  auto& kernel = kernels_[{type, op, ranks}];
-  if (!kernel.function) kernel = compiled(type, op, ranks);
+  compiled_kernel*& kernel = kernels_[{type, op, ranks}];
+  if (!kernel) kernel = &gpu_.kernel_of(text_of(type, op, ranks));
   void* arguments[] = {&all, &out, &count};
-  const index_t groups = std::min((count + group_size - 1) / group_size, index_t{4096});
-  driver_.check(driver_.launch(kernel.function, static_cast<unsigned>(groups), 1, 1, group_size, 1, 1, 0,
-                               stream, arguments, nullptr),
-                "cuLaunchKernel");
-}
-
-WEFT_DEFINE rank_sums::kernel_code rank_sums::compiled(dtype type, reduction op, int ranks) const {
-  const std::vector<char> code =
-      compiler_.compile(text_of(type, op, ranks), "sm_" + driver_.capability(on_.device, ""));
-  kernel_code k;
-  driver_.check(driver_.load_module(&k.module, code.data()), "cuModuleLoadData");
-  driver_.check(driver_.get_function(&k.function, k.module, "weft_kernel"), "cuModuleGetFunction");
-  return k;
+  gpu_.launch_on(stream, *kernel, arguments, gpu_.groups_for(count));
 }
 
 WEFT_DEFINE std::string rank_sums::text_of(dtype type, reduction op, int ranks) {
@@ -43,8 +23,7 @@ WEFT_DEFINE std::string rank_sums::text_of(dtype type, reduction op, int ranks) 
                                       "((b) < (a) || (b) != (b) ? (b) : (a))",
                                       "((a) < (b) || (b) != (b) ? (b) : (a))"};
   const bool mean = op == reduction::average;
-  return std::string(cuda_dialect) + "#define GROUP_SIZE " + std::to_string(group_size) + common_vocabulary +
-         "#define RANKS " + std::to_string(ranks) + "\n#define LEVELS " +
+  return "#define RANKS " + std::to_string(ranks) + "\n#define LEVELS " +
          std::to_string(std::bit_width(static_cast<unsigned>(ranks))) + "\n#define FIRST " +
          std::to_string(std::countr_zero(static_cast<unsigned>(ranks))) + "\n#define UNROLLED " +
          (ranks <= 64 ? "_Pragma(\"unroll\")" : "") + "\n#define MEMORY " + memory_name(type) +
