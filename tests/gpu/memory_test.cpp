@@ -141,12 +141,22 @@ TEST_CASE("memory: other devices may access what is mapped, if they can") {
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("memory: if other devices are refused, pages are mapped for their own device alone") {
+  gpu_with_streams on({.expandable_segments = true});
+  fake_cuda::fail("cuMemSetAccess", CUDA_ERROR_INVALID_DEVICE, 1);
+  const buffer b = on.where.allocate(30 * mebibyte);
+  CHECK(fake_cuda::access_of(b.data()) == 1);
+  on.where->fill_zero(b.data(), 30 * mebibyte);
+  on.where->synchronize();
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("memory: pages that cannot be mapped leave nothing behind") {
   gpu_with_streams on({.expandable_segments = true});
   const buffer kept = on.where.allocate(18 * mebibyte);
   const long held = fake_cuda::held();
-  for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
-    fake_cuda::fail(call, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+  for (const auto& [call, times] : {std::pair("cuMemMap", 1), std::pair("cuMemSetAccess", 2)}) {
+    fake_cuda::fail(call, CUDA_ERROR_ILLEGAL_ADDRESS, times);  // cuMemSetAccess: also for the device alone
     CHECK_THROWS_WITH_AS((void)on.where.allocate(90 * mebibyte), doctest::Contains(call), device_error);
     CHECK(fake_cuda::held() == held);
     CHECK(on.where.memory().figures().reserved == 20 * mebibyte);

@@ -24,6 +24,7 @@ class cuda_pages : public mapped_memory {
   [[gnu::cold]] void unmap(void* at, std::size_t bytes) noexcept override;
 
  private:
+  CUmemAccessDesc access_of(CUdevice device) const;
   void map_page(CUdeviceptr at);
   void unmap_pages(CUdeviceptr at, std::size_t bytes) noexcept {
     for (std::size_t i = 0; i < bytes; i += page_) driver_.unmap_memory(at + i, page_);
@@ -32,7 +33,7 @@ class cuda_pages : public mapped_memory {
   const cuda_functions& driver_;
   const cuda_queue& queue_;
   CUmemAllocationProp kind_{};
-  std::vector<CUmemAccessDesc> access_;  // by device
+  std::vector<CUmemAccessDesc> access_;  // of this device, then of others
   std::size_t page_ = 0, capacity_ = 0;
 };
 

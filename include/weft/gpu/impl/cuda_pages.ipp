@@ -19,19 +19,27 @@ WEFT_DEFINE cuda_pages::cuda_pages(const cuda_functions& driver, const cuda_queu
   constexpr std::size_t least = std::size_t{20} << 20;  // fewer calls than with the driver's 2 MiB
   page_ = (least + unit - 1) / unit * unit;
   driver_.check(driver_.device_memory(&capacity_, queue_.device), "cuDeviceTotalMem");
+  access_.push_back(access_of(queue_.device));
   int devices = 0;
   driver_.check(driver_.device_count(&devices), "cuDeviceGetCount");
   for (int i = 0; i < devices; ++i) {
     CUdevice device = 0;
     driver_.check(driver_.device_get(&device, i), "cuDeviceGet");
-    int can = device == queue_.device;
-    if (!can) driver_.check(driver_.can_access(&can, device, queue_.device), "cuDeviceCanAccessPeer");
-    if (!can) continue;
-    CUmemAccessDesc& access = access_.emplace_back();
-    access.location = kind_.location;
-    access.location.id = device;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    int can = 0;
+    if (device == queue_.device ||
+        driver_.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == 0)
+      continue;
+    driver_.check(driver_.can_access(&can, device, queue_.device), "cuDeviceCanAccessPeer");
+    if (can) access_.push_back(access_of(device));
   }
+}
+
+WEFT_DEFINE CUmemAccessDesc cuda_pages::access_of(CUdevice device) const {
+  CUmemAccessDesc access{};
+  access.location = kind_.location;
+  access.location.id = device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
 }
 
 WEFT_DEFINE void* cuda_pages::reserve(std::size_t bytes) {
@@ -55,7 +63,10 @@ WEFT_DEFINE void cuda_pages::map(void* at, std::size_t bytes) {
   std::size_t mapped = 0;
   try {
     for (; mapped < bytes; mapped += page_) map_page(begin + mapped);
-    driver_.check(driver_.set_access(begin, bytes, access_.data(), access_.size()), "cuMemSetAccess");
+    CUresult result = driver_.set_access(begin, bytes, access_.data(), access_.size());
+    if (result != CUDA_SUCCESS && access_.size() > 1)  // without the other devices
+      result = driver_.set_access(begin, bytes, access_.data(), 1);
+    driver_.check(result, "cuMemSetAccess");
   } catch (const device_error&) {
     unmap_pages(begin, mapped);
     throw;
