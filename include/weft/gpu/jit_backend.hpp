@@ -202,6 +202,9 @@ class jit_backend : public backend {
   /// Makes the given copies to the host, of which there may be none, and waits for everything queued. Keeps
   /// what was compiled since the last wait. Throws value_error if a kernel has reported an invalid operand.
   void finish(std::span<const host_copy> copies);
+  /// Called if not all of these copies could be queued: waits for those that are, since the caller may free
+  /// the memory to which they go. `asks`: whether a report of this thread's native ops was to be read.
+  [[gnu::cold]] void abandon_copies(bool asks) noexcept;
   /// One text of a fused kernel, and how it is launched.
   struct part {
     lower::text_form form{};
@@ -248,6 +251,7 @@ class jit_backend : public backend {
   kernel_cache cache_;
   std::vector<std::shared_ptr<compiled_kernel>> unkept_;
   staging_memory staging_;
+  static constexpr std::size_t number_bytes = (1 + most_keys) * sizeof(std::uint64_t);
   static constexpr std::size_t fault_bytes = fault_words * sizeof(std::int32_t);
   static std::size_t own_fault();
   void* fault_word(std::size_t of) const { return static_cast<std::int32_t*>(faults_) + of; }
@@ -255,7 +259,6 @@ class jit_backend : public backend {
   std::bitset<fault_words> natives_pending_;  // whether native ops were launched that no wait has checked
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
-  static constexpr std::size_t number_bytes = (1 + most_keys) * sizeof(std::uint64_t);
     return set && *set && std::strcmp(set, "0") != 0;
   }();
   // For the tables of joint launches that are not among their parameters. The last one is the largest and is

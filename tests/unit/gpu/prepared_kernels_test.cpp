@@ -95,6 +95,26 @@ class late : public compiler {
   std::vector<void*> freed_;  // which copies may still write
 };
 
+/// A device without memory for staging, which executes copies only when they are waited for.
+class without_staging : public compiler {
+ public:
+  ~without_staging() override { release(); }
+  std::size_t queued() const { return queued_.size(); }
+
+ protected:
+  void read(void* to, const void* from, std::size_t bytes) override {
+    queued_.push_back([=] { std::memcpy(to, from, bytes); });
+  }
+  void wait() override {
+    for (const auto& copy : queued_) copy();
+    queued_.clear();
+  }
+  void* allocate_staging(std::size_t) override { throw out_of_memory_error("no memory for staging"); }
+
+ private:
+  std::vector<std::function<void()>> queued_;
+};
+
 /// Kernels over rows, and over columns with partial results; the same kernels in two places.
 void compute(const device& d, context& c, index_t rows) {
   const auto x = zeros<float>(extents<dyn, dyn>{rows, 5}, d);
@@ -132,6 +152,16 @@ TEST_CASE("what does not compile beforehand is tried again by the launch, which 
   const auto x = zeros<float>(extents<dyn>{7}, d);
   CHECK_THROWS_WITH_AS(eval(tanh(x), c), "this kernel does not compile", device_error);
   CHECK(backend->failures == 998);
+}
+
+TEST_CASE("copies to the host that fail in part have ended when the error is thrown") {
+  const auto backend = std::make_shared<without_staging>();
+  std::vector<char> from(std::size_t{5} << 20, 1), to(from.size(), 0);
+  char small = 0;
+  const host_copy copies[] = {{to.data(), from.data(), to.size()}, {&small, from.data(), 1}};
+  CHECK_THROWS_WITH_AS(backend->download_together(copies), "no memory for staging", out_of_memory_error);
+  CHECK(backend->queued() == 0);
+  CHECK(to == from);
 }
 
 TEST_CASE("copies to a device are not waited for, and end before the memory that they read is freed") {

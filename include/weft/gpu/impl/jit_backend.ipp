@@ -323,7 +323,7 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
   }
   std::int32_t code = 0;
   std::vector<std::pair<host_copy, const char*>> staged;  // to be copied further, and from where
-  {
+  try {
     const auto own = staging_.lock();
     const auto begin = [&](const host_copy& c) {
       if (c.bytes == 0) return;
@@ -334,6 +334,9 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
     if (asks) begin({&code, fault_word(own_word), sizeof code});
     for (const host_copy& c : copies) begin(c);
     now.begin();
+  } catch (...) {
+    abandon_copies(asks);
+    throw;
   }
   wait();
   for (const auto& [c, kept] : staged) std::memcpy(c.to, kept, c.bytes);
@@ -394,9 +397,6 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::st
   return kernel;
 }
 
-WEFT_DEFINE std::string jit_backend::source_of(const std::string& text, int threads) const {
-  return "#define GROUP_SIZE " + std::to_string(threads) + dialect() + common_vocabulary + text;
-}
 WEFT_DEFINE compiled_kernel& jit_backend::kernel_of(const std::string& text) {
   const std::lock_guard lock(mutex_);
   auto& kernel = kernels_["text " + text];
@@ -404,6 +404,9 @@ WEFT_DEFINE compiled_kernel& jit_backend::kernel_of(const std::string& text) {
   return *kernel;
 }
 
+WEFT_DEFINE std::string jit_backend::source_of(const std::string& text, int threads) const {
+  return "#define GROUP_SIZE " + std::to_string(threads) + dialect() + common_vocabulary + text;
+}
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::loaded_or_compiled(const std::string& source) {
   const std::string identity = code_identity();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <memory>
 #include <string_view>
 
 #include <weft/base/config.hpp>
@@ -52,6 +53,8 @@ WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text,
   const bool translated = target.starts_with("compute_");
   nvrtcProgram program = nullptr;
   check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");
+  const auto destroyed = [this](nvrtcProgram* p) { destroy(p); };
+  const std::unique_ptr<nvrtcProgram, decltype(destroyed)> held(&program, destroyed);
   const char* options[] = {option.c_str(), language_};
   const nvrtcResult result = compile_program(program, 2, options);
   std::vector<char> code;
@@ -66,7 +69,6 @@ WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text,
     log.resize(size);
     get_log(program, log.data());
   }
-  destroy(&program);
   if (result != NVRTC_SUCCESS) throw device_error("weft: cuda: a kernel does not compile:\n" + log);
   return code;
 }

@@ -32,10 +32,13 @@ WEFT_DEFINE opencl_backend::opencl_backend(int number) {
                        std::to_string(all.size()));
   device_ = all[static_cast<std::size_t>(number)];
   limits_ = limits_of_device();
+  cl_.clGetDeviceInfo(device_, CL_DEVICE_MAX_PARAMETER_SIZE, sizeof most_parameter_bytes_,
+                      &most_parameter_bytes_, nullptr);
   cl_int code = 0;
   context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
   check(code, "clCreateContext");
   queue_ = cl_.clCreateCommandQueue(context_, device_, 0, &code);
+  if (code != CL_SUCCESS) cl_.clReleaseContext(context_);
   check(code, "clCreateCommandQueue");
 }
 
@@ -144,6 +147,11 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> opencl_backend::built(cl_program pr
 WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<void*>& pointers,
                                      parameters& p, index_t groups) {
   const cl_kernel function = static_cast<opencl_kernel&>(kernel).function;
+  const std::size_t bytes = pointers.size() * sizeof(cl_mem) + p.size() * sizeof(index_t);
+  if (bytes > most_parameter_bytes_)
+    throw device_error("weft: opencl: a kernel has " + std::to_string(bytes) +
+                       " bytes of parameters, but this device accepts at most " +
+                       std::to_string(most_parameter_bytes_));
   cl_uint next = 0;
   for (std::size_t i = 0; i < pointers.size(); ++i) {
     const place at = find(pointers[i]);
