@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A handle of a device: its backend, and a caching allocator for its memory.
 //
-//   device gpu(std::make_shared<opencl::opencl_backend>());
+//   device gpu(std::make_shared<gpu::opencl_backend>());
 //   auto x = zeros<float>(extents<32, 784>{}, gpu);
 #pragma once
 

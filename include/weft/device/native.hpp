@@ -76,7 +76,7 @@ inline void set_contiguous(strided& s) {
   }
 }
 
-/// Operands and results of one call. Results are contiguous.
+/// Operands and results of one call. Results are contiguous, unless native_code::any_result_strides.
 struct native_operands {
   std::span<const strided> in;
   std::span<const strided> out;

@@ -38,7 +38,8 @@ struct attention_tiles {
 
 /// The tiles of a kernel on tensor cores: of rows, of which each warp has 16 `row_tiles`, and of columns, of
 /// which `part` are computed with at a time. Chosen so that the results of a thread stay in registers, and
-/// that two groups fit on a multiprocessor, which has 164 KiB of shared memory or more.
+/// that two groups fit on a multiprocessor with 164 KiB of shared memory; on one with less (8.6, 8.9 and 12.0
+/// have 100 KiB), one does.
 struct tensor_core_tiles {
   static constexpr int most_features = 128;
   static constexpr index_t most_positions = 1 << 30;  // for 32-bit numbers

@@ -57,7 +57,7 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
 inline constexpr index_t most_copies = 20;
 inline constexpr const char* copies_text = R"(
 typedef struct { long begin, from_address, to_address, extent[ORDER], from[ORDER], to[ORDER]; } PAIR;
-typedef struct { long size, pairs; PAIR pair[20]; } PARAMS;
+typedef struct { long size, pairs; PAIR pair[MOST_COPIES]; } PARAMS;
 KERNEL weft_kernel(CONSTANT_PARAMS P) {
   for (POSITION e = GLOBAL_ID; e < (POSITION)P.size; e += GLOBAL_SIZE) {
     int k = 0;

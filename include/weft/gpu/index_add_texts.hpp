@@ -90,9 +90,10 @@ NATIVE_KERNEL {
 }
 )";
 
-/// Each item is 16 keys of two lists that are merged. Bisection finds where they begin in both lists.
+/// Each item is merged_by_item keys of two lists that are merged. Bisection finds where they begin in both
+/// lists.
 inline constexpr const char* merge_keys_text = R"(
-    long count = in0_size, length = (long)CHUNK << pass, begin = item * 16, end, low, high, i, j;
+    long count = in0_size, length = (long)CHUNK << pass, begin = item * MERGED, end, low, high, i, j;
     long start = begin / (2 * length) * (2 * length), before = begin - start;
     long middle = start + length < count ? start + length : count;
     long last = middle + length < count ? middle + length : count;
@@ -108,7 +109,7 @@ inline constexpr const char* merge_keys_text = R"(
     }
     i = low;
     j = before - low;
-    end = begin + 16 < last ? begin + 16 : last;
+    end = begin + MERGED < last ? begin + MERGED : last;
     for (long k = begin; k < end; ++k) {
       int from_left = j >= last - middle || (i < middle - start && left[i] < right[j]);
       to[k] = from_left ? left[i++] : right[j++];

@@ -37,9 +37,10 @@ inline void check_indices(const char* op, const strided& t, index_t extent) {
 
 bool rows_contiguous(const strided& t, int first);
 
-inline index_t row_size(const strided& t, int first) {
+/// Number of elements of the dims after `dim`.
+inline index_t extent_after(const shape& s, int dim) {
   index_t n = 1;
-  for (int d = first; d < t.extents.order; ++d) n *= t.extents[d];
+  for (int d = dim + 1; d < s.order; ++d) n *= s[d];
   return n;
 }
 
@@ -54,7 +55,7 @@ void checked_index(const native_call& call);
 template <class T>
 void index_select(const native_call& call) {
   const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
-  const index_t count = index.size(), size = detail::row_size(table, 1);
+  const index_t count = index.size(), size = detail::extent_after(table.extents, 0);
   detail::check_indices(index_readers[call.at[0]], index, table.extents[0]);
   const auto row = [&](index_t i) {
     return table.data<const T>() + detail::index_at(index, i) * table.stride[0];
@@ -87,7 +88,7 @@ void index_select(const native_call& call) {
 template <class T>
 void index_add(const native_call& call) {
   const strided &index = call.in[0], &rows = call.in[1], &out = call.out[0];
-  const index_t count = index.size(), size = detail::row_size(out, 1);
+  const index_t count = index.size(), size = detail::extent_after(out.extents, 0);
   detail::check_indices(index_readers[call.at[1]], index, out.extents[0]);
   const bool contiguous = detail::rows_contiguous(rows, 0);
   if constexpr (!std::is_same_v<T, bool>) {
@@ -110,20 +111,6 @@ void index_add(const native_call& call) {
 }
 
 namespace detail {
-
-/// Number of elements of the dims before `dim`, and of those after it.
-inline index_t extent_before(const shape& s, int dim) {
-  index_t n = 1;
-  for (int i = 0; i < dim; ++i) n *= s[i];
-  return n;
-}
-inline index_t extent_after(const shape& s, int dim) {
-  index_t n = 1;
-  for (int i = dim + 1; i < s.order; ++i) n *= s[i];
-  return n;
-}
-/// Offset of the first element of a line.
-index_t line_offset(const strided& t, int dim, index_t before, index_t after);
 
 /// Calls f(elements) with the elements of `t`, which are indices, as pointers to their type.
 template <class F>

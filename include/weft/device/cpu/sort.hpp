@@ -42,6 +42,15 @@ struct keyed {
 /// Moves the first `count` elements of the sorted line to its beginning.
 void sort_first(keyed* line, index_t size, index_t count);
 
+/// Number of elements of the dims before `dim`.
+inline index_t extent_before(const shape& s, int dim) {
+  index_t n = 1;
+  for (int i = 0; i < dim; ++i) n *= s[i];
+  return n;
+}
+/// Offset of the first element of a line.
+index_t line_offset(const strided& t, int dim, index_t before, index_t after);
+
 }  // namespace detail
 
 /// in: x; out: the positions along dim v0 of its elements in ascending order, or descending if v1 is 1; only

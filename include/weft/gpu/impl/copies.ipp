@@ -69,7 +69,8 @@ WEFT_DEFINE std::string copy_text_form::source(const char* text) const {
                            : unit == 8 ? "ulong"
                                        : "uint4";
   return weft::detail::joined({"#define T ", type, "\n#define ORDER ", order, "\n#define POSITION ",
-                               narrow ? "uint" : "long", copy_words, text});
+                               narrow ? "uint" : "long", "\n#define MOST_COPIES ", most_copies, copy_words,
+                               text});
 }
 
 }  // namespace gpu

@@ -50,15 +50,6 @@ WEFT_DEFINE void checked_index(const native_call& call) {
   });
 }
 
-namespace detail {
-
-WEFT_DEFINE index_t line_offset(const strided& t, int dim, index_t before, index_t after) {
-  return element_offset(t.extents, t.stride, 0, dim, before) +
-         element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
-}
-
-}  // namespace detail
-
 }  // namespace WEFT_ISA
 }  // namespace cpu
 }  // namespace weft

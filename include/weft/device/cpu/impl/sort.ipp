@@ -17,6 +17,11 @@ WEFT_DEFINE void sort_first(keyed* line, index_t size, index_t count) {
   else std::sort(line, line + size);
 }
 
+WEFT_DEFINE index_t line_offset(const strided& t, int dim, index_t before, index_t after) {
+  return element_offset(t.extents, t.stride, 0, dim, before) +
+         element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
+}
+
 }  // namespace detail
 
 }  // namespace WEFT_ISA
