@@ -553,9 +553,8 @@ TEST_CASE("graphs: an invalid label is reported to the thread that takes the ste
   auto run = bind<>(r.model, r.optimizer, r.alone, {});
   const auto step = [&](std::int32_t label) {
     const auto labels = full<std::int32_t>(extents<dyn>{4}, label, r.d);
-    return message_of<value_error>([&] {
-      run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), labels); }, {.graph = true});
-    });
+    return message_of<value_error>(
+        [&] { run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), labels); }, {.graph = true}); });
   };
   const std::string none = "nothing of the kind was thrown";
   const auto takes = [&](std::int32_t label, bool fails) {

@@ -178,8 +178,8 @@ TEST_CASE("long rows on devices with small groups: nothing is written beside the
       steps.backward(steps.eval(softmax(x)), g);
       auto all = x.grad().to_vector();
       steps.backward(steps.eval(layer_norm(x, w, b)), g);
-      for (const auto& part : {x.grad().to_vector(), w.grad().to_vector(), b.grad().to_vector(),
-                               x.to_vector(), g.to_vector()})
+      for (const auto& part :
+           {x.grad().to_vector(), w.grad().to_vector(), b.grad().to_vector(), x.to_vector(), g.to_vector()})
         all.insert(all.end(), part.begin(), part.end());
       return all;
     };
@@ -229,8 +229,7 @@ TEST_CASE("running sums and products of long lines are accurate on devices witho
     context c(on);
     const auto constant = [&](float x) { return full<float>(line{1 << 18}, x, on); };
     const float ends[] = {1, INFINITY, 2, -INFINITY, 3, NAN, 4};
-    const auto special = generate<float>(
-        line{7}, [&](index_t i) { return ends[i]; }, on);
+    const auto special = generate<float>(line{7}, [&](index_t i) { return ends[i]; }, on);
     const auto recurrence = [](auto a, auto b) { return apply<op::linear_recurrence, attr<0, 0>>(a, b); };
     std::vector<std::vector<float>> lines;
     for (const auto& t : {eval(cumsum<0>(constant(0.1f)), c), eval(cumprod<0>(constant(1.000001f)), c),
@@ -245,7 +244,8 @@ TEST_CASE("running sums and products of long lines are accurate on devices witho
     for (std::size_t i = 0; i < seen[l].size(); ++i) {
       const float x = seen[l][i], y = expected[l][i];
       const bool fits = std::isfinite(y) ? std::abs(x - y) <= 2e-7f * std::abs(y)
-                                         : std::isnan(y) ? std::isnan(x) : x == y;
+                        : std::isnan(y)  ? std::isnan(x)
+                                         : x == y;
       if (!fits) {
         CAPTURE(l);
         CAPTURE(i);

@@ -362,8 +362,8 @@ WEFT_DEFINE std::vector<void*> jit_backend::pointers_of(const kernel_call& call,
   std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
   if (lower::pointers_of(by.form) == args.arguments) return pointers;
   const bool by_rows = by.form.division == kernel_division::rows, in_registers = by.form.pieces > 0;
-  const bool is_read = by.form.joins_blocks || by.blocks > 1 ||
-                       (by_rows && (by.form.column_folds > 0 || !in_registers));
+  const bool is_read =
+      by.form.joins_blocks || by.blocks > 1 || (by_rows && (by.form.column_folds > 0 || !in_registers));
   if (is_read && !call.scratch)
     throw device_error("weft: the " + lower::kernel_name(call.instructions) + " has no scratch memory");
   pointers.push_back(is_read ? call.scratch : args.pointer[0]);

@@ -19,8 +19,7 @@ WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
   return i < in ? operands.in[i] : operands.out[i - in];
 }
 
-WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands,
-                                      bool records) {
+WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands, bool records) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   const auto fault = std::to_string(in + out), scratch = std::to_string(in + out + 1);
   std::string fields = "typedef struct {\n  long at[" + scratch +

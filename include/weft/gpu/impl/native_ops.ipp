@@ -19,9 +19,9 @@ WEFT_DEFINE std::vector<native_text> index_add_texts(const native_operands& o, c
     texts.push_back({index_add_text, by.columns});
     return texts;
   }
-  const std::string words = weft::detail::joined(
-      {"#define CHUNK ", sorted_rows::chunk, "\n#define TILE ", sorted_rows::tile, "\n#define MERGED ",
-       merged_by_item, "\n", sorted_keys_text});
+  const std::string words =
+      weft::detail::joined({"#define CHUNK ", sorted_rows::chunk, "\n#define TILE ", sorted_rows::tile,
+                            "\n#define MERGED ", merged_by_item, "\n", sorted_keys_text});
   texts.push_back({sort_chunks_text, (by.count + sorted_rows::chunk - 1) / sorted_rows::chunk,
                    std::min(128, limits.threads), words});
   for (index_t pass = 0; pass < by.passes; ++pass)

@@ -55,8 +55,7 @@ WEFT_DEFINE void nccl_group::await_collectives(std::chrono::milliseconds limit) 
 WEFT_DEFINE nccl_group::pair_state& nccl_group::pair(int peer) {
   pair_state& p = pairs_[peer];
   if (!p.channel)
-    p.channel =
-        std::make_unique<nccl_channel>(owner->nccl, owner->gpu, owner->where, rank < peer ? 0 : 1, 2);
+    p.channel = std::make_unique<nccl_channel>(owner->nccl, owner->gpu, owner->where, rank < peer ? 0 : 1, 2);
   return p;
 }
 

@@ -122,9 +122,8 @@ WEFT_DEFINE void text_writer::begin_row_loop() {
 WEFT_DEFINE void text_writer::begin_sweep_loop(std::size_t begin) {
   if (!has_long_sums(begin)) return begin_row_loop();
   const auto width = std::to_string(form_.width), steps = std::to_string(run_of_rows / form_.width);
-  for_each_long_sum(begin, [&](std::size_t k) {
-    line(register_name(at(k).type) + (" t" + number(k)) + " = 0;");
-  });
+  for_each_long_sum(begin,
+                    [&](std::size_t k) { line(register_name(at(k).type) + (" t" + number(k)) + " = 0;"); });
   line(std::string("for (") + offset() + " c = LOCAL_ID * " + width + ", after; c < " + row_size() + ";) {");
   line("after = c + " + steps + " * GROUP_SIZE * " + width + ";");
   line("if (after > " + row_size() + ") after = " + row_size() + ";");
