@@ -130,7 +130,7 @@ class opencl_backend : public jit_backend {
   opencl_functions cl_;
   cl_device_id device_ = nullptr;
   group_limits limits_;
-  std::size_t most_parameter_bytes_ = 1024;  // of a kernel
+  std::size_t most_parameter_bytes_ = 1024;  // of a kernel, as promised
   cl_context context_ = nullptr;
   cl_command_queue queue_ = nullptr;
   mutable std::mutex objects_mutex_;

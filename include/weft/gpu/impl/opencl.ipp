@@ -148,21 +148,26 @@ WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<
                                      parameters& p, index_t groups) {
   const cl_kernel function = static_cast<opencl_kernel&>(kernel).function;
   const std::size_t bytes = pointers.size() * sizeof(cl_mem) + p.size() * sizeof(index_t);
-  if (bytes > most_parameter_bytes_)
-    throw device_error("weft: opencl: a kernel has " + std::to_string(bytes) +
-                       " bytes of parameters, but this device accepts at most " +
-                       std::to_string(most_parameter_bytes_));
+  // Devices may accept more parameters than they promise.
+  const auto check_launch = [&](cl_int code, const char* called) {
+    if (code != CL_SUCCESS && bytes > most_parameter_bytes_)
+      throw device_error("weft: opencl: a kernel has " + std::to_string(bytes) +
+                         " bytes of parameters, of which this device promises to accept " +
+                         std::to_string(most_parameter_bytes_) + ": " + called + " failed with code " +
+                         std::to_string(code));
+    check(code, called);
+  };
   cl_uint next = 0;
   for (std::size_t i = 0; i < pointers.size(); ++i) {
     const place at = find(pointers[i]);
     p[i] = static_cast<index_t>(at.offset);
     check(cl_.clSetKernelArg(function, next++, sizeof(cl_mem), &at.object), "clSetKernelArg");
   }
-  check(cl_.clSetKernelArg(function, next, p.size() * sizeof(index_t), p.data()), "clSetKernelArg");
+  check_launch(cl_.clSetKernelArg(function, next, p.size() * sizeof(index_t), p.data()), "clSetKernelArg");
   const auto local = static_cast<std::size_t>(kernel.threads),
              global = static_cast<std::size_t>(groups) * local;
-  check(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
-        "clEnqueueNDRangeKernel");
+  check_launch(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
+               "clEnqueueNDRangeKernel");
 }
 
 WEFT_DEFINE group_limits opencl_backend::limits_of_device() const {
