@@ -217,6 +217,8 @@ class jit_backend : public backend {
   static index_t address_of(const void* pointer) {
     return static_cast<index_t>(reinterpret_cast<std::uintptr_t>(pointer));
   }
+  /// Throws device_error if a kernel that accesses scratch memory has none: it would write to its operands.
+  static void check_scratch(const kernel_call& call, const part& by);
   static std::vector<void*> pointers_of(const kernel_call& call, const part& by);
   /// Appends the parameters of a call to `p`.
   static void append_parameters(const kernel_call& call, const part& by, parameters& p);

@@ -153,6 +153,7 @@ WEFT_DEFINE jit_backend::joint_launch jit_backend::joint_launch_of(const std::ve
 }
 
 WEFT_DEFINE void jit_backend::queue(const std::vector<one_of_joint>& calls) {
+  for (const auto& [call, by] : calls) check_scratch(*call, by);
   joint_launch joint = joint_launch_of(calls);
   auto& kernel = kernels_[joint.key];
   if (!kernel) kernel = compiled(lower::joint_text(joint.parts, joint.inside));
@@ -354,19 +355,24 @@ WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {
   if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, by.form), by.form.items);
   parameters p;
   append_parameters(call, by, p);
+  check_scratch(call, by);
   run(*kernel, pointers_of(call, by), p, by.groups);
+}
+
+WEFT_DEFINE void jit_backend::check_scratch(const kernel_call& call, const part& by) {
+  const lower::text_form& form = by.form;
+  const bool by_rows = form.division == kernel_division::rows,
+             keeps_rows = by_rows && form.scratch_rows > 0 && form.pieces == 0;
+  const bool adds_blocks = form.column_folds > 0 && (by_rows || form.joins_blocks || by.blocks > 1);
+  if ((keeps_rows || adds_blocks) && !call.scratch)
+    throw device_error("weft: the " + lower::kernel_name(call.instructions) + " has no scratch memory");
 }
 
 WEFT_DEFINE std::vector<void*> jit_backend::pointers_of(const kernel_call& call, const part& by) {
   const kernel_args& args = call.args;
   std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
-  if (lower::pointers_of(by.form) == args.arguments) return pointers;
-  const bool by_rows = by.form.division == kernel_division::rows, in_registers = by.form.pieces > 0;
-  const bool is_read =
-      by.form.joins_blocks || by.blocks > 1 || (by_rows && (by.form.column_folds > 0 || !in_registers));
-  if (is_read && !call.scratch)
-    throw device_error("weft: the " + lower::kernel_name(call.instructions) + " has no scratch memory");
-  pointers.push_back(is_read ? call.scratch : args.pointer[0]);
+  if (lower::pointers_of(by.form) > args.arguments)
+    pointers.push_back(call.scratch ? call.scratch : args.pointer[0]);  // see check_scratch
   return pointers;
 }
 
