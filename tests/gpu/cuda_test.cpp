@@ -889,7 +889,10 @@ TEST_CASE("cuda: few columns of many rows are folded in blocks side by side, and
   call.args.extent[1] = 768;
   CHECK(column_blocks(call).blocks == 1024);
   CHECK(group_scratch_bytes(call) == 1024 * 768 * 8);
-  call.args.extent[1] = 1 << 20;  // enough columns
+  call.args.extent[1] = 1 << 20;  // enough columns, but long ones
+  CHECK(column_blocks(call).blocks == 16);
+  CHECK(group_scratch_bytes(call) == column_blocks::most_scratch);
+  call.args.extent[0] = 500;
   CHECK(column_blocks(call).blocks == 1);
   CHECK(group_scratch_bytes(call) == 0);
   CHECK(fake_cuda::misuse() == "");

@@ -112,10 +112,11 @@ struct kernel_call {
 /// How devices with groups of work items fold columns: blocks of rows are folded in parallel, and then their
 /// partial results, of 8 bytes each, in an order that is fixed for this number of blocks. The number depends
 /// only on sizes, so that results are the same on every device. If rows are folded, too, a group computes a
-/// block, row by row; otherwise an item computes one or a few columns of a block.
+/// block, row by row; otherwise an item computes one or a few columns of a block, of at most `most_rows` rows
+/// if memory allows, so that long sums stay accurate.
 struct column_blocks {
-  static constexpr index_t wanted_items = index_t{1} << 20, least_rows = 32, most_groups = 2048,
-                           rows_of_group = 8, most_scratch = index_t{1} << 27;
+  static constexpr index_t wanted_items = index_t{1} << 20, least_rows = 32, most_rows = 512,  // of an item
+      most_groups = 2048, rows_of_group = 8, most_scratch = index_t{1} << 27;
   static constexpr int joined_columns = 8;  // of a group that adds partial results
   index_t blocks = 1, scratch_bytes = 0;
   explicit column_blocks(const kernel_call& call) {
@@ -126,7 +127,8 @@ struct column_blocks {
     };
     const bool by_rows = call.division == kernel_division::rows;
     if (by_rows) at_most(std::min(most_groups, most_scratch / of_block), rows_of_group);
-    else at_most(wanted_items / columns, least_rows);
+    else at_most(std::max(wanted_items / columns, std::min(folded / most_rows, most_scratch / of_block)),
+                 least_rows);
     if (by_rows || blocks > 1) scratch_bytes = blocks * of_block;
   }
 };

@@ -129,8 +129,7 @@ class text_writer {
   [[gnu::cold]] std::string partial(const instruction& w, const std::string& index) const;
   /// The same for the element that is being computed, in blocks of rows.
   [[gnu::cold]] std::string partial(const instruction& w) const;
-  /// The partial sum of the column of the element that is being computed; in a block that an item computes,
-  /// that of a run of run_of_rows rows, which is then added to total_registers.
+  /// The partial sum of the column of the element that is being computed.
   [[gnu::cold]] std::string column_sum_of(const instruction& w) const;
   [[gnu::cold]] void write_block_of_rows();
   [[gnu::cold]] void write_partial_results();
@@ -158,7 +157,6 @@ class text_writer {
     return "s" + std::to_string(w.a) + "_" + register_name(w.type);
   }
   static std::string sum_registers(const instruction& w) { return "q" + std::to_string(w.c); }
-  static std::string total_registers(const instruction& w) { return "t" + std::to_string(w.c); }
   static std::string argument_registers(const instruction& w) { return "x" + std::to_string(w.a); }
   /// Finds the arguments whose elements an item keeps.
   [[gnu::cold]] void find_kept();

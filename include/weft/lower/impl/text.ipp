@@ -92,19 +92,14 @@ WEFT_DEFINE void text_writer::write_head() {
     for_each_column_fold([&](const instruction& w) {
       std::string values;
       for (int j = 0; j < form_.width; ++j) values += (j ? ", " : "") + neutral(w.op - column_sum, w.type);
-      line(register_name(w.type) + (" " + sum_registers(w)) + "[] = {" + values + "}, " + total_registers(w) +
-           "[] = {" + values + "};");
+      line(register_name(w.type) + (" " + sum_registers(w)) + "[] = {" + values + "};");
     });
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
     const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
     line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
-    line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks +
-         ", after; f < end;) {");
-    line("after = f + " + std::to_string(run_of_rows) + ";");
-    line("if (after > end) after = end;");
     line("_Pragma(\"unroll " + std::to_string(form_.width > 1 ? 4 : 8) + "\")");  // rows on their way
-    line("for (; f < after; ++f) {");
+    line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
     write_offsets("f", kept(), form_.order - 1);
@@ -205,19 +200,11 @@ WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, i
 WEFT_DEFINE void text_writer::write_tail() {
   if (by_columns()) {
     line("}");
-    begin_element_loop();
-    for_each_column_fold([&](const instruction& w) {
-      const std::string sum = sum_registers(w) + "[j]", total = total_registers(w) + "[j]";
-      line(total + " = " + combined(w.op - column_sum, total, sum) + ";");
-      line(sum + " = " + neutral(w.op - column_sum, w.type) + ";");
-    });
-    line("} }");
     const std::string at = form_.width > 1 ? "e * " + std::to_string(form_.width) + " + j" : "e";
     if (form_.width > 1) begin_element_loop();
     for_each_column_fold([&](const instruction& w) {
-      const std::string total = total_registers(w) + (form_.width > 1 ? "[j]" : "[0]");
-      line("if (P.blocks > 1) " + partial(w, at) + " = " + total + "; else");
-      line(element(w.type, w.a, "b", column()) + " = " + stored(w.type, total) + ";");
+      line("if (P.blocks > 1) " + partial(w, at) + " = " + column_sum_of(w) + "; else");
+      line(element(w.type, w.a, "b", column()) + " = " + stored(w.type, column_sum_of(w)) + ";");
     });
     if (form_.width > 1) line("}");
   }
