@@ -127,8 +127,9 @@ struct column_blocks {
     };
     const bool by_rows = call.division == kernel_division::rows;
     if (by_rows) at_most(std::min(most_groups, most_scratch / of_block), rows_of_group);
-    else at_most(std::max(wanted_items / columns, std::min(folded / most_rows, most_scratch / of_block)),
-                 least_rows);
+    else
+      at_most(std::max(wanted_items / columns, std::min(folded / most_rows, most_scratch / of_block)),
+              least_rows);
     if (by_rows || blocks > 1) scratch_bytes = blocks * of_block;
   }
 };
