@@ -148,6 +148,14 @@ inline index_t next_call() {
   static std::atomic<index_t> calls{0};
   return calls.fetch_add(1, std::memory_order_relaxed);
 }
+
+/// `e` as an expression holds it: a leaf with the version count of its elements, so that a change in place
+/// after the expression was written is noticed.
+template <expression E>
+constexpr auto as_written(E e) {
+  if constexpr (requires { e.snapshot(); }) return e.snapshot();
+  else return e;
+}
 }  // namespace detail
 
 /// An extent or bound given at run time. Not an expression: it has no elements.
@@ -222,19 +230,11 @@ struct bound : expression_base {
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
-namespace detail {
-/// `e` as it stands in an expression: a leaf with the current version count of its elements.
-template <class E>
-constexpr auto as_written(E e) {
-  if constexpr (requires { e.snapshot(); }) return e.snapshot();
-  else return e;
-}
-}  // namespace detail
-
 /// Computes `value` once, and `body`, which may refer to it any number of times.
 template <class Tag, expression Value, expression Body>
 struct let_node : expression_base {
   using value_type = typename Body::value_type;
+  using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
   static constexpr shape static_shape = Body::static_shape;
   static constexpr long node_count = detail::sum_of_counts({Value::node_count, Body::node_count});
 

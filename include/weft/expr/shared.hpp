@@ -262,6 +262,8 @@ template <class... E>
 inline constexpr unsigned parts_of_all<expression_list<E...>> = (0u | ... | parts_of<E>);
 template <class E>
 inline constexpr bool has_shared = (parts_of<E> & shared_part) != 0;
+template <class E>
+inline constexpr bool has_draws = (parts_of<E> & draws_part) != 0;
 
 }  // namespace detail
 

@@ -14,15 +14,27 @@
 
 namespace weft {
 
+namespace detail {
+/// The number of a call, for a gradient whose function draws random numbers: copies have the same draws.
+template <bool Draws>
+struct gradient_call {
+  index_t call = next_call();
+};
+template <>
+struct gradient_call<false> {};
+}  // namespace detail
+
 /// The derivative of the scalar `body` with respect to its variable, at `point`.
 template <class Tag, expression Point, expression Body>
-struct gradient_node : expression_base {
+struct gradient_node : expression_base, detail::gradient_call<detail::has_draws<Body>> {
   using value_type = typename Point::value_type;
+  using variable = bound<Tag, value_type, extents_of<Point>>;
   static constexpr shape static_shape = Point::static_shape;
   static constexpr long node_count = detail::sum_of_counts({Point::node_count, Body::node_count});
 
   Point point;
   Body body;
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
 namespace detail {
@@ -31,13 +43,22 @@ struct parts<gradient_node<Tag, Point, Body>> {
   using type = expression_list<Point, Body>;
 };
 template <class Tag, class Point, class Body>
-inline constexpr unsigned seen_parts<gradient_node<Tag, Point, Body>> = shared_part;
+inline constexpr unsigned own_part<gradient_node<Tag, Point, Body>> =
+    has_draws<Body> ? draws_part : 0;
+template <class Tag, class Point, class Body>
+inline constexpr unsigned seen_parts<gradient_node<Tag, Point, Body>> = shared_part | draws_part;
 }  // namespace detail
 
 /// The compile-time error for the gradient of a function that does not return a scalar.
 template <bool Holds, class Extents>
 struct gradient_law {
   static_assert(Holds, "weft: grad: the function must return a scalar: take the sum or mean of its result");
+};
+
+/// The compile-time error for a gradient that no number of this type can approximate.
+template <bool Holds, class T>
+struct floating_law {
+  static_assert(Holds, "weft: grad: the argument and the result of the function must be floating");
 };
 
 /// The compile-time error for the gradient of an expression that is not a single program.
@@ -54,10 +75,15 @@ template <class F, expression X>
 constexpr auto grad(F f, X x) {
   using variable = bound<F, typename X::value_type, extents_of<X>>;
   using body = decltype(f(variable{}));
-  (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
-  constexpr bool is_one_program = !((detail::parts_of<body> | detail::parts_of<X>) & detail::boundary_part);
-  (void)sizeof(one_program_law<is_one_program>);
-  return gradient_node<F, X, body>{{}, detail::as_written(std::move(x)), f(variable{})};
+  static_assert(expression<body>, "weft: grad: the function must return an expression");
+  if constexpr (expression<body>) {
+    (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
+    (void)sizeof(floating_law<is_floating(spec_of<X>.type), typename X::value_type>);
+    (void)sizeof(floating_law<is_floating(spec_of<body>.type), typename body::value_type>);
+    constexpr bool is_one_program = !((detail::parts_of<body> | detail::parts_of<X>) & detail::boundary_part);
+    (void)sizeof(one_program_law<is_one_program>);
+    return gradient_node<F, X, body>{{}, {}, detail::as_written(std::move(x)), f(variable{})};
+  }
 }
 
 /// Compile-time errors: the gradient is with respect to the function's only argument.
@@ -97,11 +123,11 @@ constexpr auto jvp(F f, X x, V v) {
 namespace graph::detail {
 template <class Tag, class Point, class Body>
 struct flattener<gradient_node<Tag, Point, Body>> {
-  using variable = bound<Tag, typename Point::value_type, extents_of<Point>>;
+  using variable = typename gradient_node<Tag, Point, Body>::variable;
   static constexpr value run(compute_graph& g, scope& s) {
     const value point = flatten_in<Point>(g, s);
-    node tracked;  // the point as a variable; not interned, so that it is not merged with an equal node
-    tracked.op = &info_of<op::contiguous>;
+    node tracked;  // not interned: each gradient has its own
+    tracked.op = &info_of<op::differentiated_at>;
     tracked.result = point.get().result;
     tracked.operand[0] = point.id;
     tracked.operands = 1;
@@ -114,7 +140,7 @@ struct flattener<gradient_node<Tag, Point, Body>> {
     // The list depends on a template argument, so that clang does not compile all derivatives for programs
     // that use none.
     using ops = std::conditional_t<expression<Body>, op::all::list, void>;
-    const sequence<int> cotangents = autodiff::reverse<ops>(g, y.id, one.id);
+    const sequence<int> cotangents = autodiff::reverse<ops>(g, y.id, one.id, x.id);
     const int cotangent = cotangents[x.id];
     return cotangent >= 0 ? value(&g, cotangent) : expand_to(g.constant(0, x.type()), x.extents());
   }

@@ -15,19 +15,6 @@ namespace weft::autodiff {
 
 namespace detail {
 
-/// The nodes on which the values `of` depend; if one of them is a result of a native op, its other results
-/// too.
-constexpr sequence<bool> ancestors(const compute_graph& g, const sequence<int>& of) {
-  sequence<bool> found(g.size(), false);
-  for (int o : of) found[o] = true;
-  for (int i = g.size(); i-- > 0;)
-    if (found[i])
-      for (int k = 0; k < g[i].operands; ++k) found[g[i].operand[k]] = true;
-  for (int i = 0; i < g.size(); ++i)
-    if (g[i].op->kind == op::op_kind::result && found[g[i].operand[0]]) found[i] = true;
-  return found;
-}
-
 /// The nodes among `forward`, the ancestors of `results`, whose values are written to memory: results of
 /// kernels that cannot fuse, and their operands.
 constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequence<bool>& forward,
@@ -43,11 +30,7 @@ constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequen
       case op::op_kind::view: break;
       default:
         written[i] = true;
-        for (int k = 0; k < g[i].operands; ++k) {
-          int base = g[i].operand[k];
-          while (g[base].op->kind == op::op_kind::view) base = g[base].operand[0];
-          written[base] = true;
-        }
+        for (int k = 0; k < g[i].operands; ++k) written[graph::detail::base_of(g, g[i].operand[k])] = true;
     }
   }
   for (int r : results) written[r] = true;
@@ -75,7 +58,7 @@ constexpr bool is_gather(const graph::node& n) {
 template <class Keeps>
 constexpr sequence<int> values_between(const compute_graph& g, const sequence<int>& first,
                                        const sequence<int>& second, Keeps keeps) {
-  const sequence<bool> forward = detail::ancestors(g, first);
+  const sequence<bool> forward = graph::ancestors(g, first);
   const sequence<bool> written = detail::written_by_forward(g, forward, first);
   sequence<bool> needed(g.size(), false), is_result(g.size(), false);
   for (int o : second) needed[o] = true;

@@ -38,17 +38,31 @@ constexpr bool is_taken_with_op(const compute_graph& g, int i) {
   return g[i].op == &graph::info_of<op::result> && g[i].at[0] < g[g[i].operand[0]].op->cotangents;
 }
 
+/// The nodes that have cotangents: those that gradients reach; if `from` is a node, it and those of them that
+/// depend on it.
+constexpr sequence<bool> differentiated_nodes(const compute_graph& g, int from) {
+  sequence<bool> found(g.size(), false);
+  for (int i = 0; i < g.size(); ++i) {
+    bool depends = from < 0 || i == from;
+    for (int k = 0; k < g[i].operands; ++k) depends = depends || (from >= 0 && found[g[i].operand[k]]);
+    found[i] = depends && g[i].needs_gradient;
+  }
+  return found;
+}
+
 }  // namespace detail
 
-/// Appends the cotangents of all nodes on which `output` depends, given its own cotangent, `seed`. Returns
-/// them by node; -1 for nodes without one. Throws value_error for an op without a derivative. A template, so
-/// that programs without differentiation compile no derivatives.
+/// Appends the cotangents of the nodes on which `output` depends, given its own cotangent, `seed`: of all of
+/// them, or of `from` and those between. Returns them by node; -1 for nodes without one. Throws value_error
+/// for an op without a derivative. A template, so that programs without differentiation compile no
+/// derivatives.
 template <class Ops = op::all::list>
-constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
-  sequence<int> cotangent(output + 1, -1);
+constexpr sequence<int> reverse(compute_graph& g, int output, int seed, int from = -1) {
+  const sequence<bool> differentiated = detail::differentiated_nodes(g, from);
+  sequence<int> cotangent(g.size(), -1);
   cotangent[output] = seed;
-  for (int i = output; i >= 0; --i) {
-    if (!g[i].needs_gradient || g[i].operands == 0 || detail::is_taken_with_op(g, i)) continue;
+  for (int i = output; i > from; --i) {
+    if (!differentiated[i] || g[i].operands == 0 || detail::is_taken_with_op(g, i)) continue;
     const graph::node n = g[i];
     int of_results[graph::max_results]{}, operand_cotangents[graph::max_operands]{};
     if (!detail::gather_cotangents(g, i, cotangent, of_results)) continue;
@@ -56,11 +70,11 @@ constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
       throw value_error(std::string("weft: ") + n.op->name + ": this op has no derivative");
     graph::vjp_of<Ops>(*n.op)(g, i, of_results, operand_cotangents);
     for (int k = 0; k < n.operands; ++k) {
-      const int from = n.operand[k];
-      if (operand_cotangents[k] < 0 || !g[from].needs_gradient) continue;
-      value c = sum_to(value{&g, operand_cotangents[k]}, g[from].result.extents);
-      if (!has_wide_cotangent(value{&g, from})) c = cast_to(c, g[from].result.type);
-      cotangent[from] = cotangent[from] < 0 ? c.id : (value{&g, cotangent[from]} + c).id;
+      const int o = n.operand[k];
+      if (operand_cotangents[k] < 0 || !differentiated[o]) continue;
+      value c = sum_to(value{&g, operand_cotangents[k]}, g[o].result.extents);
+      if (!has_wide_cotangent(value{&g, o})) c = cast_to(c, g[o].result.type);
+      cotangent[o] = cotangent[o] < 0 ? c.id : (value{&g, cotangent[o]} + c).id;
     }
   }
   return cotangent;
@@ -87,7 +101,7 @@ constexpr compute_graph with_cotangents(compute_graph g) {
   const sequence<int> leaves = leaf_nodes(g);
   const sequence<int> cotangents = reverse<Ops>(g, result, seed_id);
   for (int i = 0; i + 1 < g.leaves; ++i) {
-    const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
+    const bool flows = leaves[i] >= 0 && g[leaves[i]].needs_gradient;
     g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
   }
   return g;

@@ -50,7 +50,7 @@ struct flattener<bound<Tag, T, Extents>> {
 
 template <class Tag, class Value, class Body>
 struct flattener<let_node<Tag, Value, Body>> {
-  using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
+  using variable = typename let_node<Tag, Value, Body>::variable;
   static constexpr value run(compute_graph& g, scope& s) {
     const value v = flatten_in<Value>(g, s);
     s.bind(&identity<variable>, v.id);

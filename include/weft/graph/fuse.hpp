@@ -48,22 +48,6 @@ constexpr bool folds_all_rows(const compute_graph& g, const node& n) {
   return n.at[0] == 0 && n.at[1] == g[n.operand[0]].result.extents.order - 1;
 }
 
-/// The node that owns the memory of a value, found through views.
-constexpr int base_of(const compute_graph& g, int id) {
-  while (g[id].op->kind == op::op_kind::view) id = g[id].operand[0];
-  return id;
-}
-
-/// For each node: how often it is an operand or an output.
-constexpr sequence<int> uses_in(const compute_graph& g) {
-  sequence<int> uses(g.size(), 0);
-  for (int i = 0; i < g.size(); ++i)
-    for (int k = 0; k < g[i].operands; ++k) ++uses[g[i].operand[k]];
-  for (int o : g.outputs)
-    if (o >= 0) ++uses[o];
-  return uses;
-}
-
 /// Whether operand `id` of `n` is a concat along the same dim with no other reader, so that one step can copy
 /// the parts of both.
 constexpr bool is_part_of_concat(const compute_graph& g, const sequence<int>& uses, const node& n, int id) {
@@ -82,7 +66,7 @@ constexpr shape row_shape(shape s) {
 class fuser {
  public:
   constexpr explicit fuser(const compute_graph& g)
-      : g_(g), level_(g.size(), 0), uses_(uses_in(g)), inner_uses_(g.size(), 0), mark_(g.size(), 0) {
+      : g_(g), level_(g.size(), 0), uses_(uses_of(g)), inner_uses_(g.size(), 0), mark_(g.size(), 0) {
     result_.group_of = sequence<int>(g.size(), -1);
   }
 

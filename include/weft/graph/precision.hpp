@@ -52,9 +52,7 @@ constexpr sequence<bool> gradient_products(const compute_graph& g) {
   sequence<bool> is_wide(g.leaves, false);
   for (const node& n : g.nodes)
     if (n.op == &info_of<op::leaf>) is_wide[static_cast<int>(n.at[0])] = n.result.type == dtype::f32;
-  sequence<int> uses(g.size(), 0);
-  for (int i = 0; i < g.size(); ++i)
-    for (int k = 0; k < g[i].operands; ++k) ++uses[g[i].operand[k]];
+  const sequence<int> uses = uses_of(g);
   sequence<bool> found(g.size(), false);
   for (int o = 1; o < g.outputs.size(); ++o)
     if (g.outputs[o] >= 0 && is_wide[o - 1]) found[g.outputs[o]] = true;

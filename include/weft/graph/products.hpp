@@ -19,22 +19,11 @@ constexpr bool transposes(const attributes& order) {
   return n >= 2;
 }
 
-/// How often each node is an operand of a live node or an output.
-constexpr sequence<int> uses_of(const compute_graph& g) {
-  const sequence<bool> live = live_nodes(g);
-  sequence<int> uses(g.size(), 0);
-  for (int i = 0; i < g.size(); ++i)
-    for (int k = 0; live[i] && k < g[i].operands; ++k) ++uses[g[i].operand[k]];
-  for (int o : g.outputs)
-    if (o >= 0) ++uses[o];
-  return uses;
-}
-
 }  // namespace detail
 
 /// `g` with products whose only reader transposes them replaced by the product of the transposed operands.
 constexpr compute_graph with_transposed_products(const compute_graph& g) {
-  const sequence<int> uses = detail::uses_of(g);
+  const sequence<int> uses = uses_of(g);
   return rewritten(g, [&](compute_graph& to, const node& n, int i) {
     const bool only_reader = n.op == &info_of<op::permute> && uses[g[i].operand[0]] == 1;
     if (!only_reader || !detail::transposes(n.at)) return to.intern(n).id;

@@ -12,18 +12,41 @@
 
 namespace weft::graph {
 
-/// Nodes on which an output of `g` depends; if one is a result of a native op, all results of that op.
-constexpr sequence<bool> live_nodes(const compute_graph& g) {
-  sequence<bool> live(g.size(), false);
-  for (int o : g.outputs)
-    if (o >= 0) live[o] = true;
+/// The nodes on which the nodes `of` depend, without -1; if one of them is a result of a native op, all
+/// results of that op, which writes them together.
+constexpr sequence<bool> ancestors(const compute_graph& g, const sequence<int>& of) {
+  sequence<bool> found(g.size(), false);
+  for (int o : of)
+    if (o >= 0) found[o] = true;
   for (int i = g.size(); i-- > 0;)
-    if (live[i])
-      for (int k = 0; k < g[i].operands; ++k) live[g[i].operand[k]] = true;
-  for (int i = 0; i < g.size(); ++i)  // a native op writes all of its results
-    if (g[i].op->kind == op::op_kind::result && live[g[i].operand[0]]) live[i] = true;
-  return live;
+    if (found[i])
+      for (int k = 0; k < g[i].operands; ++k) found[g[i].operand[k]] = true;
+  for (int i = 0; i < g.size(); ++i)
+    if (g[i].op->kind == op::op_kind::result && found[g[i].operand[0]]) found[i] = true;
+  return found;
 }
+
+/// The nodes on which an output depends.
+constexpr sequence<bool> live_nodes(const compute_graph& g) { return ancestors(g, g.outputs); }
+
+/// How often each node is an operand of a live node or an output.
+constexpr sequence<int> uses_of(const compute_graph& g) {
+  const sequence<bool> live = live_nodes(g);
+  sequence<int> uses(g.size(), 0);
+  for (int i = 0; i < g.size(); ++i)
+    for (int k = 0; live[i] && k < g[i].operands; ++k) ++uses[g[i].operand[k]];
+  for (int o : g.outputs)
+    if (o >= 0) ++uses[o];
+  return uses;
+}
+
+namespace detail {
+/// The node that owns the memory of a value, found through views.
+constexpr int base_of(const compute_graph& g, int id) {
+  while (g[id].op->kind == op::op_kind::view) id = g[id].operand[0];
+  return id;
+}
+}  // namespace detail
 
 /// A graph without nodes and outputs, but with the symbols of `g` and its numbers of leaves and arguments.
 constexpr compute_graph without_nodes(const compute_graph& g) {
@@ -86,7 +109,7 @@ template <class Keeps>
 constexpr compute_graph expanded(const compute_graph& g, Keeps keeps) {
   compute_graph formulas = rewritten(g, [keeps](compute_graph& to, const node& n) {
     to.differentiated = true;
-    if (n.op == &info_of<op::detach>) return n.operand[0];
+    if (n.op == &info_of<op::detach> || n.op == &info_of<op::differentiated_at>) return n.operand[0];
     if (n.op->kind != op::op_kind::composed || keeps(to, n)) {
       const int simpler = n.op->arity > 0 ? simplified(to, n) : -1;
       return simpler >= 0 ? simpler : to.intern(n).id;

@@ -78,9 +78,13 @@ constexpr int merged_views(compute_graph& g, const node& n) {
   return -1;
 }
 
-}  // namespace detail
+/// The constant of which the view `n` repeats the value; -1 if there is none, or if `n` says so itself.
+constexpr int repeated_constant(const compute_graph& g, const node& n) {
+  const node& from = g[n.operand[0]];
+  if (is_constant(g, n.operand[0])) return n.op == &info_of<op::expand> ? -1 : n.operand[0];
+  return from.op == &info_of<op::expand> && is_constant(g, from.operand[0]) ? from.operand[0] : -1;
+}
 
-namespace detail {
 /// An element-wise op on expanded operands, computed before they are expanded; -1 if none is expanded.
 constexpr int before_expand(compute_graph& g, const node& n) {
   node narrow = n;
@@ -109,6 +113,7 @@ constexpr int before_expand(compute_graph& g, const node& n) {
   expanded.needs_gradient = n.needs_gradient;
   return g.intern(expanded).id;
 }
+
 /// pad(x) + pad(y) of adjacent parts of a dim as pad(concat(x, y)); the cotangents of the parts of a split
 /// tensor have this form. -1 if the operands do not.
 constexpr int joined_pads(compute_graph& g, int first, int second) {
@@ -140,6 +145,8 @@ constexpr int simplified(compute_graph& g, const node& n) {
     const bool same = g.dims.canonical(from.extents) == g.dims.canonical(n.result.extents);
     if (same && (n.op == &info_of<op::reshape> || n.op == &info_of<op::expand>))
       return n.operand[0];
+    if (const int constant = detail::repeated_constant(g, n); constant >= 0)
+      return expand_to({&g, constant}, n.result.extents).id;
     return detail::merged_views(g, n);
   }
   if (n.op->kind == op::op_kind::reduce && g.dims.canonical(g[n.operand[0]].result.extents) ==

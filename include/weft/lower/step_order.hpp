@@ -78,7 +78,7 @@ class step_order {
   /// For each node, the node whose step computes it: for a concat, the concat that reads it, whose step
   /// copies its parts; for a pad, the pad that reads it; otherwise the node itself.
   constexpr sequence<int> steps_of_readers() const {
-    const sequence<int> uses = graph::detail::uses_in(g_);
+    const sequence<int> uses = graph::uses_of(g_);
     sequence<int> step_of;
     for (int i = 0; i < g_.size(); ++i) step_of.push_back(i);
     for (int i = g_.size(); i-- > 0;)

@@ -45,8 +45,8 @@ struct all {
       logical_or, logical_not, where, contiguous, coordinate, reduce_sum, reduce_max,
       reduce_min,                                      // instructions
       leaf, argument, constant, extent_value, result,  // sources
-      reshape, permute, expand, slice, flip, detach, pad, pad_ends, concat, unflatten, flatten, unsqueeze,
-      chunk,
+      reshape, permute, expand, slice, flip, detach, differentiated_at, pad, pad_ends, concat, unflatten,
+      flatten, unsqueeze, chunk,
       select,                                                                                     // movement
       contract, matmul, einsum, sum, mean, amax, amin, logsumexp, vector_norm, variance, stddev,  // folds
       relu, sigmoid, silu, gelu, gelu_tanh, softplus, leaky_relu, elu, square,  // activations

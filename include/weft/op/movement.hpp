@@ -148,6 +148,16 @@ struct detach : view<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
+/// The operand as the variable of a derivative: `grad` asks for the cotangent of this node, not of the operand.
+struct differentiated_at : view<1> {
+  static constexpr auto name = "differentiated_at";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return g; }
+};
+
 /// Dim v0 split into two dims: v1 parts, and the extent of each part.
 struct unflatten : rule<1> {
   static constexpr auto kind = op_kind::composed;

@@ -130,15 +130,13 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 template <class Tag, class Value, class Body>
 void collect(const let_node<Tag, Value, Body>& l, operands& to, scope& s) {
   collect(l.value, to, s);
-  using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
-  within_let<Body, variable>(s, [&] { collect(l.body, to, s); });
+  within_let<Body, typename let_node<Tag, Value, Body>::variable>(s, [&] { collect(l.body, to, s); });
 }
 
 template <class Tag, class Point, class Body>
 void collect(const gradient_node<Tag, Point, Body>& n, operands& to, scope& s) {
   collect(n.point, to, s);
-  using variable = bound<Tag, typename Point::value_type, extents_of<Point>>;
-  within_let<Body, variable>(s, [&] { collect(n.body, to, s); });
+  within_let<Body, typename gradient_node<Tag, Point, Body>::variable>(s, [&] { collect(n.body, to, s); });
 }
 
 /// Collects `e` at the first occurrence of `node`; `operand` identifies its object.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <weft/expr/shared.hpp>
+#include <weft/grad/derivative.hpp>
 #include <weft/run/bind.hpp>
 #include <weft/tensor/tensor.hpp>
 
@@ -119,6 +120,22 @@ template <class Variable, class Leaf, class Outer, class E>
 inline constexpr bool reads_any<variables<Variable, Leaf, Outer>, E> =
     reads_variable<Variable, E> || reads_any<Outer, E>;
 
+/// Whether `E` reads the variable of a gradient around it, or of a let that stays: it cannot be computed
+/// before them.
+template <class Variables, class E>
+inline constexpr bool reads_open = []<class... Part>(weft::detail::expression_list<Part...>) {
+  return (reads_open<Variables, Part> || ...);
+}(typename weft::detail::parts<E>::type{});
+template <class Variables, class Tag, class T, class Extents>
+inline constexpr bool reads_open<Variables, bound<Tag, T, Extents>> =
+    !reads_any<Variables, bound<Tag, T, Extents>>;
+template <class Variables, class Tag, class Value, class Body>
+inline constexpr bool reads_open<Variables, let_node<Tag, Value, Body>> =
+    reads_open<Variables, Value> || reads_open<variables<typename let_node<Tag, Value, Body>::variable, Value, Variables>, Body>;
+template <class Variables, class Tag, class Point, class Body>
+inline constexpr bool reads_open<Variables, gradient_node<Tag, Point, Body>> =
+    reads_open<Variables, Point> || reads_open<variables<typename gradient_node<Tag, Point, Body>::variable, Point, Variables>, Body>;
+
 /// Whether an evaluator computes only some of the blocks, as a stage of a pipeline does. It has a function
 /// before_block(x), which receives the operand of each block and may replace it.
 template <class Evaluator>
@@ -139,6 +156,9 @@ inline constexpr bool reads_after_boundary<Variable, sized_node<Op, Attr, Sizes,
 template <class Variable, class Tag, class Value, class Body>
 inline constexpr bool reads_after_boundary<Variable, let_node<Tag, Value, Body>> =
     reads_after_boundary<Variable, Value> || reads_after_boundary<Variable, Body>;
+template <class Variable, class Tag, class Point, class Body>
+inline constexpr bool reads_after_boundary<Variable, gradient_node<Tag, Point, Body>> =
+    reads_after_boundary<Variable, Point> || reads_after_boundary<Variable, Body>;
 template <class Variable, class Tag, class E>
 inline constexpr bool reads_after_boundary<Variable, shared_node<Tag, E>> = reads_after_boundary<Variable, E>;
 template <class Variable, class F, class X, class Labels>
@@ -161,8 +181,8 @@ struct occurrence {
   friend bool operator==(const occurrence&, const occurrence&) = default;
 };
 
-/// The evaluator, and the values already computed that occur several times in `Root`: shared values and, if
-/// there may be copies of them, calls.
+/// The evaluator, and what is already resolved and occurs several times in `Root`: shared values and, if there
+/// may be copies of them, calls.
 template <class Evaluator, class Root>
 class resolver {
  public:
@@ -179,14 +199,15 @@ class resolver {
 
   explicit resolver(Evaluator& e) : evaluator(e) {}
 
-  /// The value if it has been computed, otherwise null.
-  std::shared_ptr<tensor_state> find(const occurrence& what) const {
+  /// The value's tensor_state, or the expression of a shared value that is not computed before its statement;
+  /// null if it has not been met.
+  std::shared_ptr<const void> find(const occurrence& what) const {
     for (const auto& c : computed_)
       if (c.what == what) return c.value;
     return nullptr;
   }
   /// `depth`: the number of enclosing lets whose variables the value reads.
-  void remember(const occurrence& what, std::shared_ptr<tensor_state> value, int depth) {
+  void remember(const occurrence& what, std::shared_ptr<const void> value, int depth) {
     computed_.push_back({what, std::move(value), depth});
   }
   /// Drops what was computed inside the let at `depth`, which is being left.
@@ -200,7 +221,7 @@ class resolver {
  private:
   struct computed {
     occurrence what;
-    std::shared_ptr<tensor_state> value;
+    std::shared_ptr<const void> value;
     int depth;
   };
   recycled_vector<computed> computed_;
@@ -281,7 +302,8 @@ auto as_leaf(Evaluator& evaluator, const E& e, std::size_t number = 0) {
 template <class Resolver, class F>
 auto computed_once(Resolver& to, const occurrence& what, int depth, F compute) {
   using leaf = decltype(as_leaf(to.evaluator, compute()));
-  if (auto known = to.find(what)) return leaf(std::move(known));
+  if (const auto known = to.find(what))
+    return leaf(std::const_pointer_cast<tensor_state>(std::static_pointer_cast<const tensor_state>(known)));
   const leaf value = as_leaf(to.evaluator, compute());
   to.remember(what, value.state(), depth);
   return value;
@@ -298,9 +320,11 @@ auto resolve_node(Resolver& to, const Variables& v, const slices_node<F, X, Labe
 template <class Resolver, class Variables, class Tag, class Value, class Body>
 auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, Body>& l) {
   auto value = resolve(to, v, l.value);
-  if constexpr (Resolver::template divides<Body>) {
+  using variable = typename let_node<Tag, Value, Body>::variable;
+  // A shared value that reads a variable replaced by a leaf is computed before the body.
+  constexpr bool shares = weft::detail::has_shared<Body> && reads_any<Variables, Body>;
+  if constexpr ((Resolver::template divides<Body> || shares) && !reads_open<Variables, Value>) {
     auto leaf = as_leaf(to.evaluator, value);
-    using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
     constexpr bool has_blocks = (weft::detail::parts_of<Body> & weft::detail::blocks_part) != 0;
     constexpr bool crosses = has_blocks && !requires { decltype(value)::is_leaf; }
     &&reads_after_boundary<variable, Body>;
@@ -317,15 +341,29 @@ auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, B
   }
 }
 
+/// The derivative is taken in one program: what does not read its variable may be computed before.
+template <class Resolver, class Variables, class Tag, class Point, class Body>
+auto resolve_node(Resolver& to, const Variables& v, const gradient_node<Tag, Point, Body>& n) {
+  auto point = resolve(to, v, n.point);
+  static_assert(decltype(point)::static_shape == Point::static_shape,
+                "the replacement of a gradient's point must have its static shape");
+  auto body = resolve(to, v, n.body);
+  return gradient_node<Tag, decltype(point), decltype(body)>{{}, {}, std::move(point), std::move(body)};
+}
+
 /// A shared value is replaced by a leaf if it contains boundaries or reads something that a leaf has
-/// replaced.
+/// replaced, unless it also reads the variable of a gradient.
 template <class Resolver, class Variables, class Tag, class E>
 auto resolve_node(Resolver& to, const Variables& v, const shared_node<Tag, E>& s) {
   using resolved = decltype(resolve(to, v, *s.operand));
+  constexpr int depth = reads_any<Variables, E> ? Variables::depth : 0;
+  const occurrence what{.operand = s.operand.get()};
   if constexpr (std::is_same_v<resolved, E>) return s;
-  else
-    return computed_once(to, {.operand = s.operand.get()}, reads_any<Variables, E> ? Variables::depth : 0,
-                         [&] { return resolve(to, v, *s.operand); });
+  else if constexpr (reads_open<Variables, E>) {
+    auto known = to.find(what);
+    if (!known) to.remember(what, known = make_recycled<resolved>(resolve(to, v, *s.operand)), depth);
+    return shared_node<Tag, resolved>{{}, std::static_pointer_cast<const resolved>(known)};
+  } else return computed_once(to, what, depth, [&] { return resolve(to, v, *s.operand); });
 }
 
 /// The number of the call that made a boundary or a draw, shared by its copies; other nodes have none.
@@ -342,10 +380,10 @@ auto resolve(Resolver& to, const Variables& v, const E& e) {
   if constexpr (weft::detail::is_bound<E>) return look_up(e, v);
   else if constexpr (requires { E::is_leaf; } || E::static_shape.order < 0) return e;
   else if constexpr (!Resolver::template divides<E> && std::is_same_v<Variables, no_variables>) return e;
-  else if constexpr (Resolver::keeps_calls && requires { call_of(e); })
+  else if constexpr (Resolver::keeps_calls && requires { call_of(e); } && !reads_open<Variables, E>)
     return computed_once(to, {.call = call_of(e)}, 0, [&] { return resolve_node(to, v, e); });
-  else if constexpr (requires { resolve_node(to, v, e); }) return resolve_node(to, v, e);
-  else return e;  // numbers
+  else if constexpr (std::is_same_v<E, scalar<typename E::value_type>>) return e;
+  else return resolve_node(to, v, e);
 }
 
 }  // namespace detail

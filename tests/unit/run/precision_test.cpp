@@ -212,3 +212,14 @@ TEST_CASE("leaves of the type of products have gradients of their type") {
   check_narrow_leaves<precision::bf16, bfloat16>();
   check_narrow_leaves<precision::f16, float16>();
 }
+
+TEST_CASE("a gradient of two leaves, one of the type of products, is rounded once for both") {
+  context_in<precision::bf16> c;
+  const auto x = full<float>(extents<2, 4>{}, 1.0f);
+  const variable<float, extents<4, 3>> a(full<float>(extents<4, 3>{}, 1.0f));
+  const variable<bfloat16, extents<4, 3>> b(full<bfloat16>(extents<4, 3>{}, bfloat16(2.0f)));
+  tape steps(c);
+  steps.backward(steps.eval(sum(matmul(x, a + b) * 1.0f)));
+  CHECK(a.grad().to_vector() == std::vector<float>(12, 2));
+  CHECK(b.grad().to_vector() == std::vector<bfloat16>(12, bfloat16(2.0f)));
+}
