@@ -117,9 +117,10 @@ using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 
 }  // namespace detail
 
-/// Whether `Op` accepts operands of these types, by its shape and type laws; never a compile-time error.
+/// Whether `Op` accepts operands of these number, types and shapes, by its laws. Attributes must be some that
+/// the op can have; a dim that no operand has is a compile-time error.
 template <class Op, class Attr, class... Operands>
-concept accepts = (expression<Operands> && ...) &&
+concept accepts = (expression<Operands> && ...) && sizeof...(Operands) == std::size_t{Op::arity} &&
                   node<Op, Attr, std::remove_cvref_t<Operands>...>::law
                       .holds&& node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
 

@@ -213,7 +213,7 @@ constexpr value result_of(value y, int k) {
   n.result = from.op->result_spec(k, specs);
   n.operand[0] = y.id;
   n.operands = 1;
-  n.needs_gradient = from.needs_gradient;
+  n.needs_gradient = from.needs_gradient && is_floating(n.result.type);
   return y.owner->intern(n);
 }
 

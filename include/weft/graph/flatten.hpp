@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Conversion of an expression type to a graph: the only walk over types.
+// Conversion of an expression type to a graph.
 //
 // Leaves, numbers and sizes are numbered in the order of the walk; run/bind.hpp collects their values from an
 // expression object in the same order.

@@ -138,7 +138,8 @@ class fuser {
       else if (group != joined && compatible(result_.groups[joined], result_.groups[group]))
         merge(joined, group);
     }
-    return all_latest_in(n, latest, joined) ? joined : none;
+    const bool has_room = joined != none && result_.groups[joined].nodes.size() < max_group;  // also if merged
+    return has_room && all_latest_in(n, latest, joined) ? joined : none;
   }
 
   constexpr bool all_latest_in(const node& n, int latest, int group) const {

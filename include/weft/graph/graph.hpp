@@ -168,7 +168,7 @@ class compute_graph {
     nodes.push_back(n);
     return {this, nodes.size() - 1};
   }
-  /// Appends `n` without merging it: for leaves and random numbers.
+  /// Appends `n` although an equal node may exist; a later `intern` of an equal node may return it.
   constexpr value append(const node& n) {
     nodes.push_back(n);
     return {this, nodes.size() - 1};

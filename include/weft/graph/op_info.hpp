@@ -91,6 +91,7 @@ constexpr inferred infer(symbol_table& dims, const attributes& at, const tensor_
 
 template <class Op>
 constexpr op_info make_info() {
+  static_assert(Op::arity <= max_operands, "weft: an op has at most 8 operands");
   static_assert(Op::results <= max_results && Op::cotangents <= Op::results);
   op_info info{};
   info.name = Op::name;

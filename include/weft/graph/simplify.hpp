@@ -2,7 +2,8 @@
 // Simplification: nodes that need not be computed because an existing node has the same value.
 //
 // Uses only identities that hold for all IEEE values, including infinities and NaN: x * 1 is x, but x * 0 is
-// not 0.
+// not 0. One exception: where padded parts of a tensor are joined rather than added, -0 stays -0, while
+// -0 + 0 would be +0.
 #pragma once
 
 #include <weft/graph/op_info.hpp>
@@ -33,9 +34,9 @@ constexpr bool fold(op_pointer op, Number a, Number b, Number& out) {
 constexpr int folded(compute_graph& g, const node& n, int a, int b) {
   const dtype from = g[a].result.type, to = n.result.type;
   const any_number x{g[a].at[0]}, y{g[b].at[0]};
-  const auto rounded = [&](double z) {
-    return g.constant(to == dtype::f32 ? static_cast<double>(static_cast<float>(z)) : z, to).id;
-  };
+  const auto in_f32 = [](double z) { return static_cast<double>(static_cast<float>(z)); };
+  const auto rounded = [&](double z) { return g.constant(to == dtype::f32 ? in_f32(z) : z, to).id; };
+  if (n.op == &info_of<op::cast> && from == dtype::f32) return rounded(in_f32(x.as<double>()));
   if (n.op == &info_of<op::cast>)
     return is_floating(from) ? rounded(x.as<double>()) : g.constant(x.bits, to).id;
   if (from != to) return -1;

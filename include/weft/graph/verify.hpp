@@ -138,7 +138,9 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
 constexpr broken_promise verify_expanded(const compute_graph& g) {
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
-    if (n.op->kind == op::op_kind::composed || n.op == &info_of<op::detach>) return {"a formula is left", i};
+    const bool only_differentiates =
+        n.op == &info_of<op::detach> || n.op == &info_of<op::differentiated_at>;
+    if (n.op->kind == op::op_kind::composed || only_differentiates) return {"a formula is left", i};
     for (int k = detail::first_number(*n.op); n.op->widens && k < n.operands; ++k)
       if (const dtype t = g[n.operand[k]].result.type; compute_type(t) != t)
         return {"an op computes with a storage type", i};
@@ -153,8 +155,9 @@ constexpr broken_promise verify_cotangents(const compute_graph& g) {
     if (g[i].op != &info_of<op::leaf> || g[i].at[0] + 1 >= g.outputs.size()) continue;
     const int o = g.outputs[static_cast<int>(g[i].at[0]) + 1];
     if (o < 0) continue;
-    if (g[o].result.type != g[i].result.type || g[o].result.extents.order != g[i].result.extents.order)
-      return {"a cotangent has another type than its leaf", o};
+    if (g[o].result.type != g[i].result.type) return {"a cotangent has another type than its leaf", o};
+    if (!detail::equal_extents(g.dims, g[o].result.extents, g[i].result.extents))
+      return {"a cotangent has another shape than its leaf", o};
   }
   return verify_expanded(g);
 }
@@ -176,11 +179,12 @@ constexpr broken_promise verify_views(const compute_graph& g) {
 }
 
 /// After `fuse`: every node that can be fused is in exactly one group, in order, and has the group's space or
-/// is a row value of it.
+/// is a row value of it. No group has more than max_group nodes.
 constexpr broken_promise verify_fusion(const compute_graph& g, const fusion& f) {
   sequence<int> seen(g.size(), 0);
   for (int k = 0; k < f.groups.size(); ++k) {
     const kernel_group& group = f.groups[k];
+    if (group.nodes.size() > max_group) return {"a group has too many nodes", k};
     for (int j = 0; j < group.nodes.size(); ++j) {
       const int m = group.nodes[j];
       ++seen[m];

@@ -23,6 +23,7 @@ constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int
     if ((writes_memory || w.op == spill) && w.b >= i) return {"a kernel stores what it has not computed", i};
     if (w.op < first_opcode && (w.a >= i || w.b >= i || w.c >= i))
       return {"an instruction reads what comes later", i};
+    if (is_row_fold(w) && w.a >= i) return {"a reduction reads what comes later", i};
     if (w.op == constant) ++i;
   }
   return {};

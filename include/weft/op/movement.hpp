@@ -96,6 +96,8 @@ struct expand : view<1> {
     shape& to = result.value.extents;
     const shape& from = operands[0].extents;
     if (to.order < from.order) return {false, operands[0]};
+    for (int i = 0; i < to.order; ++i)
+      if (!is_extent<Dims>(to[i])) return {false, operands[0]};
     for (int i = 0; i < from.order; ++i)
       if (from.from_right(i) != 1) {
         index_t& e = to[to.order - 1 - i];

@@ -56,6 +56,7 @@ class extents {
     requires(sizeof...(Sizes) > 0 &&
              (sizeof...(Sizes) == order || sizeof...(Sizes) == dynamic_count))
   constexpr explicit(sizeof...(Sizes) == 1) extents(Sizes... sizes) {
+    static_assert((!std::floating_point<Sizes> && ...), "weft: extents: numbers of elements are integers");
     const index_t given[] = {static_cast<index_t>(sizes)...};
     int next = 0;
     for (int i = 0; i < order; ++i) {

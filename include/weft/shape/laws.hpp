@@ -50,6 +50,12 @@ constexpr inferred matmul_shape(Dims& dims, const shape& a, const shape& b) {
   return result;
 }
 
+/// Whether `e` is an extent: in types, a number or `dyn`.
+template <class Dims>
+constexpr bool is_extent(index_t e) {
+  return !Dims::is_static || e >= dyn;
+}
+
 /// Product of extents first to last - 1.
 template <class Dims>
 constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
@@ -76,6 +82,7 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   bool several = false;
   index_t known = 1;
   for (int i = left; i < target.order - right; ++i) {
+    if (!is_extent<Dims>(target[i])) return {false, {}};
     if (target[i] == dyn) {
       if (open >= 0 && !Dims::is_static) return {false, {}};
       several = open >= 0;

@@ -30,7 +30,7 @@ struct stride_term {
 struct layout {
   shape extents{};
   stride_term stride[max_order]{};
-  index_t offset = 0;  // valid only where all strides are numbers
+  index_t offset = 0;  // valid only where all extents and strides are numbers, also those of what it views
 };
 
 /// The stride obtained by covering `extent` elements of stride `s`.
@@ -237,9 +237,10 @@ struct dim_group {
 /// Whether no two dims overlap, so that different indices refer to different elements; dims of stride 0,
 /// which repeat elements, do not count. All extents and strides are numbers.
 constexpr bool has_distinct_elements(const layout& l) {
+  const auto step = [&](int d) { return l.stride[d].times < 0 ? -l.stride[d].times : l.stride[d].times; };
   for (int a = 0; a < l.extents.order; ++a)
     for (int b = 0; b < a; ++b) {
-      const index_t sa = l.stride[a].times, sb = l.stride[b].times;
+      const index_t sa = step(a), sb = step(b);
       if (sa != 0 && sb != 0 && l.extents[a] > 1 && l.extents[b] > 1 && sa < sb * l.extents[b] &&
           sb < sa * l.extents[a])
         return false;

@@ -26,6 +26,8 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_size(const shape& s);
 [[noreturn, gnu::cold]] void refuse_order(int order, std::size_t extents);
 
+/// a + b into `sum`; returns false if it overflows.
+constexpr bool add_checked(index_t a, index_t b, index_t& sum) { return !__builtin_add_overflow(a, b, &sum); }
 /// a * b into `product`; returns false if it overflows.
 constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
   return !__builtin_mul_overflow(a, b, &product);

@@ -37,7 +37,10 @@ struct static_dims {
   constexpr bool require_elements(index_t a) { return a != 0; }
   /// Whether `a` can be at most `b`: false only if both are known and a > b.
   constexpr bool require_at_most(index_t a, index_t b) { return a < 0 || b < 0 || a <= b; }
-  constexpr index_t add(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a + b; }
+  constexpr index_t add(index_t a, index_t b) {
+    index_t sum = dyn;
+    return a >= 0 && b >= 0 && detail::add_checked(a, b, sum) ? sum : dyn;
+  }
   constexpr index_t subtract(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a - b; }
   constexpr index_t multiply(index_t a, index_t b) {
     index_t product = dyn;  // if it overflows, extents<...> reports it
@@ -194,14 +197,14 @@ class symbol_table {
   }
   /// Numbers are collected on the right.
   [[gnu::cold]] constexpr index_t add(index_t a, index_t b) {
-    if (a >= 0 && b >= 0) return a + b;
+    if (a >= 0 && b >= 0) return sum_of(a, b);
     if (a >= 0) return add(b, a);
     if (b == 0) return a;
     const symbol x = formula(a);
-    if (b >= 0 && x.kind == symbol_kind::add && x.b >= 0) return add(x.a, x.b + b);
+    if (b >= 0 && x.kind == symbol_kind::add && x.b >= 0) return add(x.a, sum_of(x.b, b));
     if (is_symbol(b)) {  // n x + m x is (n + m) x
       const term s = term_of(a), t = term_of(b);
-      if (s.of == t.of) return multiply(s.of, s.times + t.times);
+      if (s.of == t.of) return multiply(s.of, sum_of(s.times, t.times));
     }
     return intern({symbol_kind::add, a, b});
   }
@@ -223,16 +226,12 @@ class symbol_table {
   }
   /// Numeric factors are collected on the right, and a quotient times its divisor is the dividend.
   [[gnu::cold]] constexpr index_t multiply(index_t a, index_t b) {
-    if (index_t n = 0; a >= 0 && b >= 0) {
-      if (!detail::multiply_checked(a, b, n))
-        throw shape_error("weft: a product of extents does not fit into 64 bits");
-      return n;
-    }
+    if (a >= 0 && b >= 0) return product_of(a, b);
     if (a >= 0) return multiply(b, a);
     if (b == 0) return 0;
     if (b == 1) return a;
     const symbol x = formula(a);
-    if (x.kind == symbol_kind::multiply && x.b >= 0 && b >= 0) return multiply(x.a, x.b * b);
+    if (x.kind == symbol_kind::multiply && x.b >= 0 && b >= 0) return multiply(x.a, product_of(x.b, b));
     if (x.kind == symbol_kind::divide && x.b == b) return x.a;
     if (is_symbol(b))
       if (const symbol y = formula(b); y.kind == symbol_kind::divide && y.b == a) return y.a;
@@ -254,6 +253,17 @@ class symbol_table {
   }
 
  private:
+  /// The sum and the product of two numbers; throw shape_error if they do not fit into 64 bits.
+  static constexpr index_t sum_of(index_t a, index_t b) {
+    if (!detail::add_checked(a, b, a)) throw shape_error("weft: a sum of extents does not fit into 64 bits");
+    return a;
+  }
+  static constexpr index_t product_of(index_t a, index_t b) {
+    if (!detail::multiply_checked(a, b, a))
+      throw shape_error("weft: a product of extents does not fit into 64 bits");
+    return a;
+  }
+
   /// Number of the current law, -1 if there is none.
   [[gnu::cold]] constexpr int current_law() {
     if (!reading_ || law_ >= 0) return law_;
@@ -295,8 +305,9 @@ class symbol_table {
       const index_t x = swapped ? s.b : s.a, n = swapped ? s.a : s.b;
       return n < 0 || value < 0 || solve(s.kind, x, n, value);
     }
-    index_t product = 0;
-    if (s.kind == symbol_kind::add) return identify(value, s.a + s.b);
+    index_t sum = 0, product = 0;
+    if (s.kind == symbol_kind::add)
+      return !detail::add_checked(s.a, s.b, sum) || identify(value, sum);
     if (s.kind == symbol_kind::subtract) return s.a < s.b || identify(value, s.a - s.b);
     if (s.kind == symbol_kind::multiply)
       return !detail::multiply_checked(s.a, s.b, product) || identify(value, product);
@@ -306,11 +317,11 @@ class symbol_table {
   }
   /// Solves the formula of `x` and `n` with value `m` for x.
   [[gnu::cold]] constexpr bool solve(symbol_kind kind, index_t x, index_t n, index_t m) {
-    index_t product = 0;
+    index_t sum = 0, product = 0;
     if (kind == symbol_kind::multiply && n > 0) return m % n == 0 && identify(x, m / n);
     if (kind == symbol_kind::divide) return !detail::multiply_checked(m, n, product) || identify(x, product);
     if (kind == symbol_kind::add) return m >= n && identify(x, m - n);
-    if (kind == symbol_kind::subtract) return identify(x, m + n);
+    if (kind == symbol_kind::subtract) return !detail::add_checked(m, n, sum) || identify(x, sum);
     return true;
   }
   /// If x n = y n with n > 0, or x / n = y / n exactly, or x + z = y + z, or x - z = y - z, then x = y.

@@ -24,6 +24,8 @@ static_assert(broadcast_compatible<f32<32, 1>, f32<784>> && !broadcast_compatibl
 static_assert(reshape_compatible<f32<4, 6>, 8, 3> && reshape_compatible<f32<4, 6>, 8, dyn>);
 static_assert(!reshape_compatible<f32<4, 6>, 5, 5>);
 static_assert(expand_compatible<f32<4, 1>, 3, 4, 6> && !expand_compatible<f32<4, 2>, 4, 6>);
+static_assert(!reshape_compatible<f32<3>, -3> && !expand_compatible<f32<1>, -5>);
+static_assert(!accepts<op::where, attr<>, f32<3>> && !accepts<op::add, attr<>, f32<3>, f32<3>, f32<3>>);
 static_assert(concat_compatible<0, f32<4, 6>, f32<2, 6>> && !concat_compatible<1, f32<4, 6>, f32<2, 6>>);
 static_assert(embedding_compatible<f32<10, 4>, i32<3>> && !embedding_compatible<f32<10, 4>, f32<3>>);
 static_assert(gather_compatible<1, f32<3, 5>, i32<3, 2>> && !gather_compatible<0, f32<3, 5>, i32<3, 2>>);

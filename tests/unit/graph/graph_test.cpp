@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <weft/grad/partition.hpp>
@@ -40,6 +42,21 @@ TEST_CASE("simplify: only what holds for all IEEE values") {
   CHECK((-(-x)).id == x.id);
   const value two = g.constant(2, dtype::f32);
   CHECK(number_of((two * 3.0).get().at) == 6.0);
+  const value tenth = cast_to(g.constant(0.1, dtype::f32), dtype::f64);
+  CHECK(number_of(tenth.get().at) == double(0.1f));
+}
+
+TEST_CASE("simplify: a view of a repeated number is that number, repeated") {
+  compute_graph g;
+  const value one = g.constant(1, dtype::f32);
+  const value parts = reshape_to(expand_to(one, {1, {12}}), {2, {3, 4}});
+  CHECK(parts.get().op == &info_of<op::expand>);
+  CHECK(parts.get().operand[0] == one.id);
+  CHECK(transposed(parts).get().operand[0] == one.id);
+  CHECK(transposed(parts).extents() == shape{2, {4, 3}});
+  CHECK(reshape_to(expand_to(one, {1, {1}}), {}).id == one.id);
+  const value x = g.leaf({dtype::f32, {2, {3, 4}}}, leaf_role::untracked);
+  CHECK((x * parts).get().operand[1] == one.id);
 }
 
 TEST_CASE("rewrite: what no output needs is gone, the rest keeps its order") {
@@ -97,6 +114,20 @@ TEST_CASE("fuse: a value that is an output, too, is computed by the only kernel 
   CHECK(lower::make_plan(g).kernels.size() == 1);  // x is read once
   g.outputs.push_back(contract_of(top, transposed(read_late)).id);
   CHECK(lower::make_plan(g).kernels.size() == 2);  // `top` has another reader
+}
+
+TEST_CASE("fuse: two groups and the node that joins them are not too many for one") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), leaf_role::untracked), y = g.leaf(row_of(8), leaf_role::untracked);
+  value a = x, b = y;
+  for (int i = 0; i < graph::max_group / 2; ++i) {
+    a = exp(a);
+    b = tanh(b);
+  }
+  g.outputs = {(a + b).id};
+  const graph::fusion f = graph::fuse(g);
+  CHECK_FALSE(graph::verify_fusion(g, f));
+  for (const graph::kernel_group& k : f.groups) CHECK(k.nodes.size() <= graph::max_group);
 }
 
 TEST_CASE("fuse: the sum of rows takes along what only it reads") {
@@ -363,4 +394,127 @@ TEST_CASE("print: a graph as text and as DOT") {
         "%3 = multiply(%1, %2)  f32 [4, 8]  -> output\n");
   CHECK(graph::to_dot(g).find("n1 -> n3;") != std::string::npos);
   CHECK(graph::to_dot(g).find("n3 [label=\"multiply f32 [4, 8]\", style=bold];") != std::string::npos);
+}
+
+namespace {
+struct with_scalar_vjp : op::elementwise<1> {
+  static constexpr auto name = "with_scalar_vjp";
+  static constexpr auto value(auto x) { return x * 0.5; }
+  static constexpr auto vjp(auto g, auto, auto) { return g.owner->constant(0.5, g.type()); }
+};
+struct split : op::rule<1> {  // a native op with an integer as second result
+  static constexpr auto kind = op::op_kind::native;
+  static constexpr auto name = "split";
+  static constexpr int results = 2;
+  static constexpr native_code code{};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr tensor_spec result_spec(int, const tensor_spec* operands) {
+    return {dtype::i64, operands[0].extents};
+  }
+};
+}  // namespace
+
+TEST_CASE("reverse: a vjp whose result has fewer dims than the operand is refused") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {1, {1}}}, leaf_role::variable);
+  const value y = g.apply<with_scalar_vjp>({}, x), seed = g.leaf(y.get().result, leaf_role::untracked);
+  CHECK_THROWS_WITH_AS(autodiff::reverse(g, y.id, seed.id),
+                       "weft: with_scalar_vjp: its vjp returns fewer dims than the operand has", shape_error);
+}
+
+TEST_CASE("build: gradients do not flow to integers") {
+  compute_graph g;
+  const value y = g.apply<split>({}, g.leaf(row_of(8), leaf_role::variable));
+  CHECK(y.get().needs_gradient);
+  CHECK_FALSE(result_of(y, 1).get().needs_gradient);
+}
+
+TEST_CASE("verify: what is broken is reported") {
+  const auto says = [](const broken_promise& broken, std::string_view what) {
+    CHECK(std::string_view(broken ? broken.what : "nothing") == what);
+  };
+  const auto changed = [](auto what, auto change) {
+    change(what);
+    return what;
+  };
+  compute_graph joint;
+  const value x = joint.leaf(row_of(8), leaf_role::variable), w = joint.leaf(row_of(8), leaf_role::variable);
+  joint.outputs = {sum_dims(exp(x) * w, 1, 2).id};
+  joint = graph::expanded(autodiff::with_cotangents(joint));
+  REQUIRE_FALSE(graph::verify_cotangents(joint));
+  REQUIRE(joint[3].op == &info_of<op::multiply>);
+  const auto of_graph = [&](auto change, auto verify) { return verify(changed(joint, change)); };
+  using graph::verify_graph, graph::verify_expanded, graph::verify_cotangents;
+  says(of_graph([](auto& g) { g.nodes[3].op = {}; }, verify_graph), "a node has no op");
+  says(of_graph([](auto& g) { g.nodes[3].operands = 9; }, verify_graph), "a node has too many operands");
+  says(of_graph([](auto& g) { g.nodes[3].operand[0] = 3; }, verify_graph),
+       "an operand does not stand before its node");
+  says(of_graph([](auto& g) { g.nodes[0].at[0] = 7; }, verify_graph), "a leaf has no number");
+  says(of_graph([](auto& g) { g.nodes[1].result = row_of(5); }, verify_graph),
+       "operands do not fit the law of their op");
+  says(of_graph([](auto& g) { g.nodes[3].result = row_of(5); }, verify_graph),
+       "a spec does not follow from its operands");
+  says(of_graph([](auto& g) { g.outputs[0] = g.size(); }, verify_graph), "an output is not a node");
+  says(of_graph([](auto& g) { g.nodes[2].op = &info_of<op::differentiated_at>; }, verify_expanded),
+       "a formula is left");
+  says(of_graph([](auto& g) { g.nodes[0].result.type = dtype::bf16; }, verify_expanded),
+       "an op computes with a storage type");
+  says(of_graph([](auto& g) { g.outputs[1] = g.outputs[0]; }, verify_cotangents),
+       "a cotangent has another shape than its leaf");
+  says(of_graph([](auto& g) { g.nodes[g.outputs[1]].result.type = dtype::f64; }, verify_cotangents),
+       "a cotangent has another type than its leaf");
+  says(of_graph([](auto& g) { g.outputs[1] = 0; }, graph::verify_views), "an output has no memory of its own");
+  says(of_graph([](auto& g) { g.outputs[1] = g.outputs[2]; }, graph::verify_views),
+       "two outputs share their memory");
+
+  compute_graph g;
+  const value m = g.leaf(row_of(4), leaf_role::untracked);
+  g.outputs = {sum_dims(tanh(contract_of(m, exp(m))), 1, 2).id};  // a kernel, a product, a kernel
+  const graph::fusion fused = graph::fuse(g);
+  REQUIRE_FALSE(graph::verify_fusion(g, fused));
+  const auto of_fusion = [&](auto change) { return graph::verify_fusion(g, changed(fused, change)); };
+  says(of_fusion([](auto& f) { f.group_of[f.groups[0].nodes[0]] = 1; }),
+       "a node is in a group that it does not name");
+  says(of_fusion([](auto& f) { std::swap(f.groups[1].nodes[0], f.groups[1].nodes[1]); }),
+       "the nodes of a group are out of order");
+  says(of_fusion([](auto& f) { f.groups[0].space = {2, {4, 5}}; }),
+       "a node does not fit the space of its group");
+  says(of_fusion([](auto& f) { f.groups[0].nodes = {}; }), "a node is in no group, or in several");
+  says(of_fusion([](auto& f) { f.groups[0].nodes = sequence<int>(graph::max_group + 1, 0); }),
+       "a group has too many nodes");
+
+  const lower::plan plan = lower::make_plan(g);
+  REQUIRE_FALSE(lower::verify_plan(plan));
+  REQUIRE(plan.steps.size() == 3);
+  const auto of_plan = [&](auto change) { return lower::verify_plan(changed(plan, change)); };
+  const auto result_of_step = [](const lower::plan& p, int t) {
+    return p.operands[p.steps[t].first_operand + p.steps[t].inputs];
+  };
+  says(of_plan([](auto& p) { std::swap(p.steps[0], p.steps[1]); }), "a step reads what is not computed");
+  says(of_plan([](auto& p) { p.steps.push_back(p.steps[0]); }), "a value is computed twice");
+  says(of_plan([](auto& p) { p.steps.pop_back(); }), "an output is not computed");
+  says(of_plan([&](auto& p) { p.values[result_of_step(p, 0)].last_step = 0; }),
+       "a step reads a value that is not live");
+  says(of_plan([&](auto& p) { p.values[result_of_step(p, 0)].where = lower::storage::leaf; }),
+       "a step writes memory that is not the program's");
+  const auto of_code = [&](auto finds, auto change) {
+    return of_plan([&](auto& p) {
+      for (std::uint64_t& code : p.instructions) {
+        lower::instruction i = lower::instruction::decoded(code);
+        if (finds(i)) change(i);
+        code = i.encoded();
+      }
+    });
+  };
+  says(of_code([](auto& i) { return i.op == lower::store; }, [](auto& i) { i.a = 9; }),
+       "a kernel's buffer index is out of range");
+  says(of_code([](auto& i) { return i.op == lower::store; }, [](auto& i) { i.b = 99; }),
+       "a kernel stores what it has not computed");
+  says(of_code([](auto& i) { return i.op < lower::first_opcode; }, [](auto& i) { i.a = 99; }),
+       "an instruction reads what comes later");
+  says(of_code([](auto& i) { return lower::is_row_fold(i); }, [](auto& i) { i.a = 99; }),
+       "a reduction reads what comes later");
 }

@@ -6,6 +6,7 @@
 
 #include <weft/shape/extents.hpp>
 #include <weft/shape/laws.hpp>
+#include <weft/shape/layout.hpp>
 
 using namespace weft;
 
@@ -145,4 +146,31 @@ TEST_CASE("symbols: the older of two that are unified stands for both, so formul
   CHECK(both == x);
   CHECK(dims.canonical(rest) == x);
   CHECK(dims.canonical(x) == x);
+}
+
+TEST_CASE("symbols: sums and products of numbers that do not fit into 64 bits are errors") {
+  symbol_table t;
+  const index_t x = t.leaf_extent(0, 0), big = index_t{1} << 40, most = ~(index_t{1} << 63);
+  CHECK_THROWS_WITH_AS(t.multiply(t.multiply(x, big), big), doctest::Contains("product of extents"), shape_error);
+  CHECK_THROWS_WITH_AS(t.add(most, 1), doctest::Contains("sum of extents"), shape_error);
+  CHECK_THROWS_WITH_AS(t.add(t.add(x, most), 1), doctest::Contains("sum of extents"), shape_error);
+  CHECK_THROWS_WITH_AS(t.add(t.multiply(x, most), x), doctest::Contains("sum of extents"), shape_error);
+  index_t out = 0;  // a formula whose value no number holds leads to no conclusion
+  const index_t y = t.leaf_extent(1, 0), sum = t.add(y, most);
+  CHECK(t.unify(y, 2, out));
+  CHECK(t.canonical(sum) == sum);
+  static_dims d;
+  CHECK(d.add(most, 1) == dyn);
+}
+
+TEST_CASE("layout: dims in opposite directions overlap like those in one") {
+  const auto distinct = [](index_t a, index_t b) {
+    return has_distinct_elements({{2, {3, 3}}, {{a, 1}, {b, 1}}, 8});
+  };
+  CHECK(distinct(3, 1));
+  CHECK(distinct(-3, 1));
+  CHECK(distinct(3, -1));
+  CHECK_FALSE(distinct(1, -1));
+  CHECK_FALSE(distinct(-1, 1));
+  CHECK_FALSE(distinct(-2, -1));
 }
