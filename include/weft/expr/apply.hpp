@@ -121,8 +121,8 @@ using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 /// the op can have; a dim that no operand has is a compile-time error.
 template <class Op, class Attr, class... Operands>
 concept accepts = (expression<Operands> && ...) && sizeof...(Operands) == std::size_t{Op::arity} &&
-                  node<Op, Attr, std::remove_cvref_t<Operands>...>::law
-                      .holds&& node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
+                  node<Op, Attr, std::remove_cvref_t<Operands>...>::law.holds &&
+                  node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
 
 /// Applies `Op` with attributes `Attr` to `a...`. Operands that violate its laws do not compile.
 template <class Op, class Attr = attr<>, operand... A>

@@ -21,14 +21,15 @@ template <class E, class... Tracked>
 inline constexpr bool flows = false;
 template <expression E, class... Tracked>
   requires E::is_leaf
-inline constexpr bool flows<E, Tracked...> = E::requires_grad && is_floating(dtype_of<typename E::value_type>);
+inline constexpr bool flows<E, Tracked...> =
+    E::requires_grad && is_floating(dtype_of<typename E::value_type>);
 template <class Tag, class T, class Extents, class... Tracked>
 inline constexpr bool flows<bound<Tag, T, Extents>, Tracked...> =
     (false || ... || std::is_same_v<bound<Tag, T, Extents>, Tracked>);
 template <class Op, class Attr, class... A, class... Tracked>
 inline constexpr bool flows<node<Op, Attr, A...>, Tracked...> = [] {
-  constexpr bool tracked = (false || ... || flows<A, Tracked...>)&&is_floating(
-      dtype_of<typename node<Op, Attr, A...>::value_type>);
+  constexpr bool tracked = (false || ... || flows<A, Tracked...>) &&
+                           is_floating(dtype_of<typename node<Op, Attr, A...>::value_type>);
   constexpr bool derivable = graph::detail::has_vjp<Op> || graph::detail::has_value<Op>;
   (void)sizeof(derivative_law < !tracked || derivable, Op >);
   return tracked;

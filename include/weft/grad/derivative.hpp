@@ -43,8 +43,7 @@ struct parts<gradient_node<Tag, Point, Body>> {
   using type = expression_list<Point, Body>;
 };
 template <class Tag, class Point, class Body>
-inline constexpr unsigned own_part<gradient_node<Tag, Point, Body>> =
-    has_draws<Body> ? draws_part : 0;
+inline constexpr unsigned own_part<gradient_node<Tag, Point, Body>> = has_draws<Body> ? draws_part : 0;
 template <class Tag, class Point, class Body>
 inline constexpr unsigned seen_parts<gradient_node<Tag, Point, Body>> = shared_part | draws_part;
 }  // namespace detail
@@ -77,11 +76,12 @@ constexpr auto grad(F f, X x) {
   using body = decltype(f(variable{}));
   static_assert(expression<body>, "weft: grad: the function must return an expression");
   if constexpr (expression<body>) {
-    (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
+    constexpr bool is_scalar = body::static_shape.order == 0;
+    (void)sizeof(gradient_law<is_scalar, extents_of<body>>);
     (void)sizeof(floating_law<is_floating(spec_of<X>.type), typename X::value_type>);
     (void)sizeof(floating_law<is_floating(spec_of<body>.type), typename body::value_type>);
-    constexpr bool is_one_program = !((detail::parts_of<body> | detail::parts_of<X>) & detail::boundary_part);
-    (void)sizeof(one_program_law<is_one_program>);
+    constexpr unsigned parts = detail::parts_of<body> | detail::parts_of<X>;
+    (void)sizeof(one_program_law<(parts & detail::boundary_part) == 0>);
     return gradient_node<F, X, body>{{}, {}, detail::as_written(std::move(x)), f(variable{})};
   }
 }

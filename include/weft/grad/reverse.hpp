@@ -53,9 +53,9 @@ constexpr sequence<bool> differentiated_nodes(const compute_graph& g, int from) 
 }  // namespace detail
 
 /// Appends the cotangents of the nodes on which `output` depends, given its own cotangent, `seed`: of all of
-/// them, or of `from` and those between. Returns them by node; -1 for nodes without one. Throws value_error
-/// for an op without a derivative, and shape_error for a cotangent with fewer dims than its operand. A template, so that programs without differentiation compile no
-/// derivatives.
+/// them, or of `from` and the nodes between. Returns them by node; -1 for nodes without one. Throws
+/// value_error for an op without a derivative, and shape_error for a cotangent with fewer dims than its
+/// operand. A template, so that programs without differentiation compile no derivatives.
 template <class Ops = op::all::list>
 constexpr sequence<int> reverse(compute_graph& g, int output, int seed, int from = -1) {
   const sequence<bool> differentiated = detail::differentiated_nodes(g, from);
@@ -74,7 +74,8 @@ constexpr sequence<int> reverse(compute_graph& g, int output, int seed, int from
       if (operand_cotangents[k] < 0 || !differentiated[o]) continue;
       value c{&g, operand_cotangents[k]};
       if (c.extents().order < g[o].result.extents.order)
-        throw shape_error(std::string("weft: ") + n.op->name + ": its vjp returns fewer dims than the operand has");
+        throw shape_error(std::string("weft: ") + n.op->name +
+                          ": its vjp returns fewer dims than the operand has");
       c = sum_to(c, g[o].result.extents);
       if (!has_wide_cotangent(value{&g, o})) c = cast_to(c, g[o].result.type);
       cotangent[o] = cotangent[o] < 0 ? c.id : (value{&g, cotangent[o]} + c).id;

@@ -138,7 +138,8 @@ class fuser {
       else if (group != joined && compatible(result_.groups[joined], result_.groups[group]))
         merge(joined, group);
     }
-    const bool has_room = joined != none && result_.groups[joined].nodes.size() < max_group;  // also if merged
+    // Groups that have been merged may leave no room for the node.
+    const bool has_room = joined != none && result_.groups[joined].nodes.size() < max_group;
     return has_room && all_latest_in(n, latest, joined) ? joined : none;
   }
 

@@ -138,8 +138,7 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
 constexpr broken_promise verify_expanded(const compute_graph& g) {
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
-    const bool only_differentiates =
-        n.op == &info_of<op::detach> || n.op == &info_of<op::differentiated_at>;
+    const bool only_differentiates = n.op == &info_of<op::detach> || n.op == &info_of<op::differentiated_at>;
     if (n.op->kind == op::op_kind::composed || only_differentiates) return {"a formula is left", i};
     for (int k = detail::first_number(*n.op); n.op->widens && k < n.operands; ++k)
       if (const dtype t = g[n.operand[k]].result.type; compute_type(t) != t)

@@ -150,7 +150,7 @@ struct detach : view<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// The operand as the variable of a derivative: `grad` asks for the cotangent of this node, not of the operand.
+/// The operand as the variable of a derivative: `grad` takes the cotangent of this node, not of the operand.
 struct differentiated_at : view<1> {
   static constexpr auto name = "differentiated_at";
   template <class Dims>

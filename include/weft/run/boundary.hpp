@@ -131,10 +131,12 @@ inline constexpr bool reads_open<Variables, bound<Tag, T, Extents>> =
     !reads_any<Variables, bound<Tag, T, Extents>>;
 template <class Variables, class Tag, class Value, class Body>
 inline constexpr bool reads_open<Variables, let_node<Tag, Value, Body>> =
-    reads_open<Variables, Value> || reads_open<variables<typename let_node<Tag, Value, Body>::variable, Value, Variables>, Body>;
+    reads_open<Variables, Value> ||
+    reads_open<variables<typename let_node<Tag, Value, Body>::variable, Value, Variables>, Body>;
 template <class Variables, class Tag, class Point, class Body>
 inline constexpr bool reads_open<Variables, gradient_node<Tag, Point, Body>> =
-    reads_open<Variables, Point> || reads_open<variables<typename gradient_node<Tag, Point, Body>::variable, Point, Variables>, Body>;
+    reads_open<Variables, Point> ||
+    reads_open<variables<typename gradient_node<Tag, Point, Body>::variable, Point, Variables>, Body>;
 
 /// Whether an evaluator computes only some of the blocks, as a stage of a pipeline does. It has a function
 /// before_block(x), which receives the operand of each block and may replace it.
@@ -181,8 +183,8 @@ struct occurrence {
   friend bool operator==(const occurrence&, const occurrence&) = default;
 };
 
-/// The evaluator, and what is already resolved and occurs several times in `Root`: shared values and, if there
-/// may be copies of them, calls.
+/// The evaluator, and what is already resolved and occurs several times in `Root`: shared values and, if
+/// there may be copies of them, calls.
 template <class Evaluator, class Root>
 class resolver {
  public:

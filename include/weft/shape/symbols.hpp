@@ -306,8 +306,7 @@ class symbol_table {
       return n < 0 || value < 0 || solve(s.kind, x, n, value);
     }
     index_t sum = 0, product = 0;
-    if (s.kind == symbol_kind::add)
-      return !detail::add_checked(s.a, s.b, sum) || identify(value, sum);
+    if (s.kind == symbol_kind::add) return !detail::add_checked(s.a, s.b, sum) || identify(value, sum);
     if (s.kind == symbol_kind::subtract) return s.a < s.b || identify(value, s.a - s.b);
     if (s.kind == symbol_kind::multiply)
       return !detail::multiply_checked(s.a, s.b, product) || identify(value, product);

@@ -466,7 +466,8 @@ TEST_CASE("verify: what is broken is reported") {
        "a cotangent has another shape than its leaf");
   says(of_graph([](auto& g) { g.nodes[g.outputs[1]].result.type = dtype::f64; }, verify_cotangents),
        "a cotangent has another type than its leaf");
-  says(of_graph([](auto& g) { g.outputs[1] = 0; }, graph::verify_views), "an output has no memory of its own");
+  says(of_graph([](auto& g) { g.outputs[1] = 0; }, graph::verify_views),
+       "an output has no memory of its own");
   says(of_graph([](auto& g) { g.outputs[1] = g.outputs[2]; }, graph::verify_views),
        "two outputs share their memory");
 

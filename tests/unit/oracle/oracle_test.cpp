@@ -56,6 +56,7 @@ void check_defined(op::op_list<Ops...>) {
                                  "constant",
                                  "extent_value",
                                  "result",
+                                 "differentiated_at",
                                  "contract",
                                  "index_add",
                                  "attention_backward",

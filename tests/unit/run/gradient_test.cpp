@@ -49,7 +49,9 @@ TEST_CASE("grad: draws in its function and in its point are those of the stateme
   CHECK_FALSE(differ(inside, h(inside)));
   const auto at = grad([](auto a) { return sum(a * a) * 0.5f; }, d);
   CHECK_FALSE(differ(at, h(d)));
-  const auto twice = [&](auto a) { return sum(grad([&](auto b) { return sum(dropout(b, 0.5f) * a * d); }, a)); };
+  const auto twice = [&](auto a) {
+    return sum(grad([&](auto b) { return sum(dropout(b, 0.5f) * a * d); }, a));
+  };
   const auto nested = grad(twice, z);
   CHECK_FALSE(differ(nested, h(nested)));
   CHECK_FALSE(differ(nested, nested * h(d) * 0.5f));
@@ -115,9 +117,8 @@ TEST_CASE("grad: ops below its point and beside it need no derivative") {
 
 TEST_CASE("grad: its variable is no other value, and is not copied") {
   const auto w = row_of(3);
-  const auto e = let(w, [&](auto x) {
-    return grad([&](auto h) { return sum(h * apply<op::contiguous>(x)); }, x);
-  });
+  const auto e =
+      let(w, [&](auto x) { return grad([&](auto h) { return sum(h * apply<op::contiguous>(x)); }, x); });
   CHECK(eval(e).to_vector() == std::vector<float>(3, 3));
   using square = tensor<float, extents<8, 8>>;
   using slope = decltype(grad([](auto h) { return sum(relu(matmul(h, h))); }, square()));
@@ -140,8 +141,8 @@ TEST_CASE("a tensor changed in place is noticed wherever an expression holds it"
   const auto x = row_of(1), to = row_of(0), other = row_of(0);
   const auto both = bundled(x, x * 2.0f);
   update(x, x + 1.0f);
-  CHECK(test::throws_with<value_error>(
-      [&] { update(default_context(), {to.state(), other.state()}, both); }, {"changed in place"}));
+  CHECK(test::throws_with<value_error>([&] { update(default_context(), {to.state(), other.state()}, both); },
+                                       {"changed in place"}));
 }
 
 TEST_CASE("grad: x[i] of a gradient") {

@@ -151,7 +151,8 @@ TEST_CASE("symbols: the older of two that are unified stands for both, so formul
 TEST_CASE("symbols: sums and products of numbers that do not fit into 64 bits are errors") {
   symbol_table t;
   const index_t x = t.leaf_extent(0, 0), big = index_t{1} << 40, most = ~(index_t{1} << 63);
-  CHECK_THROWS_WITH_AS(t.multiply(t.multiply(x, big), big), doctest::Contains("product of extents"), shape_error);
+  CHECK_THROWS_WITH_AS(t.multiply(t.multiply(x, big), big), doctest::Contains("product of extents"),
+                       shape_error);
   CHECK_THROWS_WITH_AS(t.add(most, 1), doctest::Contains("sum of extents"), shape_error);
   CHECK_THROWS_WITH_AS(t.add(t.add(x, most), 1), doctest::Contains("sum of extents"), shape_error);
   CHECK_THROWS_WITH_AS(t.add(t.multiply(x, most), x), doctest::Contains("sum of extents"), shape_error);
