@@ -1553,10 +1553,10 @@ bool converged(const derivative& d) {
 
 namespace detail {
 
-attributes with_sizes(attributes at, const given_size* sizes, int count) {
+attributes with_sizes(attributes at, const index_t* sizes, int count) {
   for (int k = 0; k < at.count && count > 0; ++k)
     if (at[k] == dyn) {
-      at[k] = (sizes++)->value;
+      at[k] = *sizes++;
       --count;
       if (at[k] < 0) throw undefined("a negative size");
     }

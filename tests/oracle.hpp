@@ -119,7 +119,7 @@ inline constexpr char identity = 0;
 array leaf(const tensor_state& t, const environment& e);
 array variable(const char* identity, const environment& e);
 /// Attributes with the sizes given at run time filled in, in order, where the type leaves them open.
-attributes with_sizes(attributes at, const given_size* sizes, int count);
+attributes with_sizes(attributes at, const index_t* sizes, int count);
 template <class T>
 array constant(T x) {
   if constexpr (std::is_integral_v<T>) return integers(dtype_of<T>, {}, {static_cast<std::int64_t>(x)});

@@ -232,6 +232,7 @@ TEST_CASE("folds") {
 
 TEST_CASE("views and copies") {
   on<var<4, 6>>("transpose", {7, 21, 0}, [](auto x) { return transpose(x) * 2.0f; });
+  on<var<4, 6>>("contiguous", {7, 21, 0}, [](auto x) { return apply<op::contiguous>(transpose(x)) * 2.0f; });
   on<var<4, 6>>("reshape, split", {6, 17, 0}, [](auto x) { return reshape<4, 3, 2>(x) * 2.0f; });
   on<var<4, 3, 2>>("reshape, merged", {6, 18, 0}, [](auto x) { return reshape<4, 6>(x) * 2.0f; });
   on<var<2, 3, 4>>("reshape, rows merged", {6, 18, 0}, [](auto x) { return reshape<6, 4>(x) * 2.0f; });

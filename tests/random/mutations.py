@@ -48,7 +48,7 @@ MUTATIONS = [
                "  return t == dtype::u8 ? dtype::i32 : t;")]),
     Mutation("rounding", "a cast to a narrow type does not round while the value stays in a register",
              [("weft/lower/vector_code.hpp",
-               "return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));",
+               "return simd::rounded_to<element_of<To>>(simd::convert<float>(v));",
                "return simd::convert<float>(v);")],
              options=("--only-op", "cast"), programs=200),
     Mutation("bounds", "bounds of slices are not compared with extents",

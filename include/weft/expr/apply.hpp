@@ -70,7 +70,7 @@ template <class Tensor, class T>
 constexpr auto as_expression(T x) {
   if constexpr (expression<T>) return as_written(std::move(x));
   else {
-    using number = typename type_of<number_beside<T>(dtype_of<typename Tensor::value_type>)>::type;
+    using number = element_of<number_beside<T>(dtype_of<typename Tensor::value_type>)>;
     return scalar<number>(number_as<number>(x));
   }
 }
@@ -151,9 +151,7 @@ template <class Op, class Attr, std::size_t Sizes, expression... X>
 constexpr auto apply_sized(const index_t (&sizes)[Sizes], X... x) {
   using result = sized_node<Op, Attr, static_cast<int>(Sizes), X...>;
   (void)sizeof(law_of<Op, node<Op, Attr, X...>, X...>);
-  given_size given[Sizes];
-  for (std::size_t i = 0; i < Sizes; ++i) given[i].value = sizes[i];
-  return result(given, as_expression<void>(std::move(x))...);
+  return result(sizes, as_expression<void>(std::move(x))...);
 }
 }  // namespace detail
 

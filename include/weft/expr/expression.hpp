@@ -87,17 +87,6 @@ template <expression E>
 using extents_of = typename extents_from<E::static_shape>::type;
 
 namespace detail {
-template <dtype T>
-struct type_of;
-template <> struct type_of<dtype::f64> { using type = double; };
-template <> struct type_of<dtype::f32> { using type = float; };
-template <> struct type_of<dtype::bf16> { using type = bfloat16; };
-template <> struct type_of<dtype::f16> { using type = float16; };
-template <> struct type_of<dtype::i64> { using type = std::int64_t; };
-template <> struct type_of<dtype::i32> { using type = std::int32_t; };
-template <> struct type_of<dtype::u8> { using type = std::uint8_t; };
-template <> struct type_of<dtype::boolean> { using type = bool; };
-
 /// Number of operands written out in a type, saturated at a million: the number that flattening visits.
 constexpr long sum_of_counts(std::initializer_list<long> counts) {
   long n = 1;
@@ -158,11 +147,6 @@ constexpr auto as_written(E e) {
 }
 }  // namespace detail
 
-/// An extent or bound given at run time. Not an expression: it has no elements.
-struct given_size {
-  index_t value;
-};
-
 /// An op applied to operands. The op determines dtype and shape; see `infer` in op/rule.hpp.
 template <class Op, class Attr, class... Operands>
 struct node : expression_base {
@@ -171,7 +155,7 @@ struct node : expression_base {
     const tensor_spec specs[] = {spec_of<Operands>..., tensor_spec{}};
     return Op::infer(dims, Attr::value, specs);
   }();
-  using value_type = typename detail::type_of<law.value.type>::type;
+  using value_type = element_of<law.value.type>;
   static constexpr shape static_shape = law.value.extents;
   static constexpr long node_count = detail::sum_of_counts({Operands::node_count...});
 
@@ -199,9 +183,9 @@ struct node : expression_base {
 /// A node with attributes given at run time, one for each `dyn` among `Attr`, in order.
 template <class Op, class Attr, int Sizes, class... Operands>
 struct sized_node : node<Op, Attr, Operands...> {
-  given_size sizes[std::size_t{Sizes}];
+  index_t sizes[std::size_t{Sizes}];
 
-  constexpr sized_node(const given_size (&s)[std::size_t{Sizes}], Operands... o)
+  constexpr sized_node(const index_t (&s)[std::size_t{Sizes}], Operands... o)
       : node<Op, Attr, Operands...>(std::move(o)...) {
     for (int i = 0; i < Sizes; ++i) sizes[i] = s[i];
   }

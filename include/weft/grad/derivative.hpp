@@ -81,7 +81,8 @@ constexpr auto grad(F f, X x) {
     (void)sizeof(floating_law<is_floating(spec_of<X>.type), typename X::value_type>);
     (void)sizeof(floating_law<is_floating(spec_of<body>.type), typename body::value_type>);
     constexpr unsigned parts = detail::parts_of<body> | detail::parts_of<X>;
-    (void)sizeof(one_program_law<(parts & detail::boundary_part) == 0>);
+    constexpr bool is_one_program = !(parts & detail::boundary_part);
+    (void)sizeof(one_program_law<is_one_program>);
     return gradient_node<F, X, body>{{}, {}, detail::as_written(std::move(x)), f(variable{})};
   }
 }

@@ -17,14 +17,11 @@ namespace detail {
 std::string text_of_constant(const node& n);
 std::string described(const compute_graph& g, int i);
 inline bool is_output(const compute_graph& g, int i) { return g.outputs.contains(i); }
+std::string dot_of_node(const compute_graph& g, int i);
 }  // namespace detail
 
 /// One line per node: "%3 = add(%1, %2)  f32 [32, 784]"; outputs are marked.
 std::string to_text(const compute_graph& g);
-
-namespace detail {
-std::string dot_of_node(const compute_graph& g, int i);
-}  // namespace detail
 
 /// The graph in the DOT language; outputs are drawn bold, and nodes that `f` fuses into one kernel are in a
 /// box.

@@ -14,7 +14,7 @@ constexpr bool transposes(const attributes& order) {
   const int n = order.count;
   for (int i = 0; i < n; ++i) {
     const int from = i + 2 < n ? i : 2 * n - 3 - i;
-    if (normalized_dim(order[i], n) != from) return false;
+    if (order[i] != from) return false;
   }
   return n >= 2;
 }

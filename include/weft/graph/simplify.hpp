@@ -65,8 +65,7 @@ constexpr int merged_views(compute_graph& g, const node& n) {
   merged.operand[0] = inner.operand[0];
   if (n.op == &info_of<op::permute>) {
     const int order = n.result.extents.order;
-    for (int i = 0; i < order; ++i)
-      merged.at[i] = normalized_dim(inner.at[normalized_dim(n.at[i], order)], order);
+    for (int i = 0; i < order; ++i) merged.at[i] = inner.at[static_cast<int>(n.at[i])];
     bool identity = true;
     for (int i = 0; i < order; ++i) identity = identity && merged.at[i] == i;
     return identity ? inner.operand[0] : g.intern(merged).id;

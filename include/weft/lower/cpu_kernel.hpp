@@ -157,7 +157,7 @@ class cpu_kernel {
   static WEFT_INLINE void run_row_instruction(const row& r) {
     if constexpr (!code.is_data[I]) {
       constexpr instruction w = code.instructions[I];
-      using T = typename weft::detail::type_of<w.type>::type;
+      using T = element_of<w.type>;
       auto& out = vector_code::get<I>(r.values);
       if constexpr (w.op == constant)
         out = vector_code::number_register<w.type>({static_cast<std::int64_t>(encoded[I + 1])});
@@ -232,7 +232,7 @@ class cpu_kernel {
     constexpr instruction w = code.instructions[I];
     using R = register_type_of<I>;
     using V = simd::vec<R, width>;
-    using T = typename weft::detail::type_of<w.type>::type;
+    using T = element_of<w.type>;
     if constexpr (w.op == load) {
       const index_t stride = w.b ? r.args.stride[w.a][r.args.order - 1] : 1;
       vector_code::get<I>(e.values) =
@@ -397,7 +397,7 @@ class cpu_kernel {
                                           const fold_blocks& b, const row_offsets& base) {
     constexpr instruction w = code.instructions[I];
     using R = register_type_of<I>;
-    using T = typename weft::detail::type_of<w.type>::type;
+    using T = element_of<w.type>;
     const index_t columns = range.end - range.begin;
     R* const sums = sums_of<R>(range, w.c);
     const auto of_block = [&](index_t block) {

@@ -66,7 +66,6 @@ struct instruction_texts<op::op_list<Ops...>> {
     else return "";
   }
   static constexpr const char* at[] = {of<Ops>()...};
-  static constexpr const char* name[] = {Ops::name...};
 };
 
 /// Name of a register type in kernel texts; masks are 0 or 1.
@@ -255,9 +254,6 @@ class text_writer {
   std::string out_;
 };
 
-}  // namespace detail
-
-namespace detail {
 /// Whether 32 bits can hold every position in the space of a kernel and every offset of an element.
 [[gnu::cold]] bool fits_32_bits(const kernel_call& call);
 /// How many adjacent elements an item computes, up to 16 bytes of the smallest type; their number divides

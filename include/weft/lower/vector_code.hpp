@@ -172,8 +172,7 @@ WEFT_INLINE auto cast_register(V v) {
   if constexpr (From == dtype::boolean && To == dtype::boolean) return v;
   else if constexpr (From == dtype::boolean) return simd::convert<R>(-v);
   else if constexpr (To == dtype::boolean) return static_cast<simd::mask_of<V>>(~simd::equal(v, V{}));
-  else if constexpr (is_narrow(To))
-    return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));
+  else if constexpr (is_narrow(To)) return simd::rounded_to<element_of<To>>(simd::convert<float>(v));
   else if constexpr (To == dtype::u8 && is_floating(From)) return truncated<R, 0, 255>(v);
   else if constexpr (To == dtype::u8) return static_cast<simd::rebind<V, R>>(simd::convert<R>(v) & 255);
   else if constexpr (!is_floating(To) && is_floating(From))

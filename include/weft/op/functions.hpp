@@ -158,7 +158,7 @@ constexpr auto rounded_once(F f, X... x) {
     for (dtype each : types) all = promoted(all, each);
     return all;
   }();
-  if constexpr (is_narrow(t)) return cast<typename type_of<t>::type>(f(cast<float>(std::move(x))...));
+  if constexpr (is_narrow(t)) return cast<element_of<t>>(f(cast<float>(std::move(x))...));
   else return f(std::move(x)...);
 }
 }  // namespace detail

@@ -252,9 +252,8 @@ template <class F, expression A, expression B>
 constexpr auto in_common_type(F f, A a, B b) {
   constexpr dtype both =
       op::floating(promoted(dtype_of<typename A::value_type>, dtype_of<typename B::value_type>));
-  using computed = typename type_of<compute_type(both)>::type;
-  return in_type<typename type_of<both>::type>(
-      f(in_type<computed>(std::move(a)), in_type<computed>(std::move(b))));
+  using computed = element_of<compute_type(both)>;
+  return in_type<element_of<both>>(f(in_type<computed>(std::move(a)), in_type<computed>(std::move(b))));
 }
 }  // namespace detail
 

@@ -215,9 +215,9 @@ void collect(const node<Op, Attr, A...>& n, operands& to, scope& s) {
 template <class Op, class Attr, int Sizes, class... A>
 void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s) {
   collect(static_cast<const node<Op, Attr, A...>&>(n), to, s);
-  if constexpr (weft::detail::drawing_op<Op>) to.sizes.push_back(number_of_draw(n.sizes[0].value, to));
+  if constexpr (weft::detail::drawing_op<Op>) to.sizes.push_back(number_of_draw(n.sizes[0], to));
   else
-    for (const given_size& size : n.sizes) to.sizes.push_back(size.value);
+    for (const index_t size : n.sizes) to.sizes.push_back(size);
 }
 
 }  // namespace detail

@@ -374,7 +374,7 @@ requires requires(const E& e) { e.call; }
 index_t call_of(const E& e) { return e.call; }
 template <class Op, class Attr, int Sizes, class... A>
 requires weft::detail::drawing_op<Op> index_t call_of(const sized_node<Op, Attr, Sizes, A...>& n) {
-  return n.sizes[0].value;
+  return n.sizes[0];
 }
 
 template <class Resolver, class Variables, class E>

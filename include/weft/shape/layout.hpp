@@ -208,7 +208,7 @@ struct dim_group {
   };
   const int dim = static_cast<int>(at[0]);
   if (kind == view_kind::permute) {
-    for (int i = 0; i < extents.order; ++i) l.stride[i] = from.stride[normalized_dim(at[i], extents.order)];
+    for (int i = 0; i < extents.order; ++i) l.stride[i] = from.stride[at[i]];
   } else if (kind == view_kind::expand) {
     for (int i = 0; i < extents.order; ++i) {
       const int f = i - (extents.order - from.extents.order);

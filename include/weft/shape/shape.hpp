@@ -88,9 +88,6 @@ struct tensor_spec {
 
 namespace detail {
 [[noreturn, gnu::cold]] void refuse_bytes(const shape& s, dtype t);
-}  // namespace detail
-
-namespace detail {
 [[noreturn, gnu::cold]] void refuse_position(const shape& s, int dim, index_t i);
 /// Index `i` along dim `dim` as counted from the left; negative indices count from the right.
 constexpr index_t checked_position(const shape& s, int dim, index_t i) {

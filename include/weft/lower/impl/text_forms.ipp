@@ -125,7 +125,7 @@ WEFT_DEFINE text_form text_form_of(const kernel_call& call, int threads) {
 
 WEFT_DEFINE std::string kernel_name(std::span<const std::uint64_t> instructions) {
   const auto name_of = [](int op) -> std::string {
-    if (op < first_opcode) return detail::instruction_texts<op::all::list>::name[op];
+    if (op < first_opcode) return op::op_names<op::all::list>::at[op];
     if (op == fold_sum || op == column_sum) return "sum";
     return op >= fold_sum && op <= column_min ? "extremum" : "";
   };
