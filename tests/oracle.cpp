@@ -1280,6 +1280,20 @@ array cross_entropy(const call& c) {
   }
   return out;
 }
+array nll_loss(const call& c) {
+  const array &x = c.operands[0], &labels = indices(c, 1);
+  shape expected = labels.extents;
+  expected.append(x.extents.last());
+  require(c, x.floating() && x.extents.order > 0 && x.extents == expected, "labels of other extents");
+  array out = zeros(x.type, labels.extents);
+  for (index_t k = 0; k < labels.size(); ++k) {
+    const std::int64_t label = labels.i[static_cast<std::size_t>(k)];
+    if (label == c.at[0]) continue;
+    const index_t at = k * x.extents.last() + checked(c, label, x.extents.last());
+    store(c, out, k, -x.f[static_cast<std::size_t>(at)]);
+  }
+  return out;
+}
 /// The number of labels that are not v0, in type v1.
 array count_labels(const call& c) {
   array out = zeros(static_cast<dtype>(c.at[1]), {});
@@ -1292,6 +1306,20 @@ array count_labels(const call& c) {
 
 // Formulas by op. f(const double*) and g(const int64*) take the operands of one element.
 
+array plus_channel_bias(const call& c) {
+  const array x = converted(c, c.operands[0], c.type), bias = converted(c, c.operands[1], c.type);
+  require(c, x.extents.order >= 2 && bias.extents == shape{1, {x.extents[1]}}, "a bias for each channel");
+  array out = zeros(c.type, x.extents);
+  for_each(x.extents, [&](const position& p) {
+    const index_t i = element_at(x.extents, p);
+    store(c, out, i, x.f[static_cast<std::size_t>(i)] + bias.f[static_cast<std::size_t>(p[1])]);
+  });
+  return out;
+}
+
+/// Of a distance d.
+double huber(double d, double delta) { return d <= delta ? d * d / 2 : delta * (d - delta / 2); }
+
 #define REAL(formula) [](const double* x) -> double { return formula; }
 #define INTEGER(formula) [](const std::int64_t* n) -> std::int64_t { return formula; }
 
@@ -1299,6 +1327,34 @@ struct definition {
   std::string_view op;
   array (*compute)(const call&);
 };
+
+array rows_standardized(const call& c) { return rows(c, standardized); }
+array rows_rms_standardized(const call& c) { return rows(c, rms_standardized); }
+/// The result of `standardize`, of operand 0, times a weight plus a bias along `dim`.
+array weighted(const call& c, array (*standardize)(const call&), int dim) {
+  const dtype t = c.type;
+  call exact = c;
+  exact.rounding = false;  // rounded once, at the end
+  array x = standardize(exact);
+  const auto disturbed = [&](array& a) {
+    if (c.disturb_operand) c.disturb_operand(c.op, a);
+  };
+  disturbed(x);
+  const array weight = converted(c, c.operands[1], t);
+  const array bias = converted(c, c.operands.back(), t);
+  require(c, weight.extents == shape{1, {x.extents[dim]}} && bias.extents == weight.extents, "weights");
+  array out = zeros(t, x.extents);
+  const auto of_channel = [&](const array& a, index_t k) { return a.f[static_cast<std::size_t>(k)]; };
+  for_each(x.extents, [&](const position& p) {
+    x.f[static_cast<std::size_t>(element_at(x.extents, p))] *= of_channel(weight, p[dim]);
+  });
+  if (c.operands.size() == 3) disturbed(x);
+  for_each(x.extents, [&](const position& p) {
+    const index_t i = element_at(x.extents, p);
+    store(c, out, i, of_channel(x, i) + (c.operands.size() == 3 ? of_channel(bias, p[dim]) : 0));
+  });
+  return out;
+}
 
 constexpr definition definitions[] = {
     {"add",
@@ -1396,7 +1452,29 @@ constexpr definition definitions[] = {
     {"square", [](const call& c) { return real(c, REAL(x[0] * x[0])); }},
     {"bce_with_logits",
      [](const call& c) {
+       if (c.operands.size() > 2)
+         return real(c, REAL(x[2] * x[1] * softplus(-x[0]) + (1 - x[1]) * softplus(x[0])));
        return real(c, REAL(larger(x[0], 0) - x[0] * x[1] + std::log1p(std::exp(-std::abs(x[0])))));
+     }},
+    {"mse_loss", [](const call& c) { return real(c, REAL((x[0] - x[1]) * (x[0] - x[1]))); }},
+    {"l1_loss", [](const call& c) { return real(c, REAL(std::abs(x[0] - x[1]))); }},
+    {"huber_loss", [](const call& c) { return real(c, REAL(huber(std::abs(x[0] - x[1]), x[2]))); }},
+    {"smooth_l1_loss",
+     [](const call& c) { return real(c, REAL(huber(std::abs(x[0] - x[1]), x[2]) / x[2])); }},
+    {"binary_cross_entropy",
+     [](const call& c) {
+       return real(c,
+                   REAL(-x[1] * larger(std::log(x[0]), -100) - (1 - x[1]) * larger(std::log1p(-x[0]), -100)));
+     }},
+    {"hinge_embedding_loss",
+     [](const call& c) {
+       return real(c, REAL((x[1] == 1 ? 0 : larger(x[2] - x[0], 0)) + (x[1] == -1 ? 0 : x[0])));
+     }},
+    {"margin_ranking_loss", [](const call& c) { return real(c, REAL(larger(x[2] - x[1] * x[0], 0))); }},
+    {"cosine_similarity", [](const call& c) { return real(c, REAL(x[0] * x[1])); }},
+    {"cosine_embedding_loss",
+     [](const call& c) {
+       return real(c, REAL(x[1] == 1 ? 1 - x[0] : x[1] == -1 ? larger(x[0] - x[2], 0) : 0));
      }},
     {"leaky_relu", [](const call& c) { return real(c, REAL(x[0] > 0 ? x[0] : x[0] * x[1])); }},
     {"elu", [](const call& c) { return real(c, REAL(x[0] > 0 ? x[0] : x[1] * std::expm1(x[0]))); }},
@@ -1430,12 +1508,18 @@ constexpr definition definitions[] = {
     {"normalize", [](const call& c) { return along(c, c.at[0], normalized); }},
     {"softmax", [](const call& c) { return along(c, c.at[0], softmax); }},
     {"log_softmax", [](const call& c) { return along(c, c.at[0], log_softmax); }},
-    {"standardize", [](const call& c) { return rows(c, standardized); }},
-    {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
+    {"standardize", rows_standardized},
+    {"rms_standardize", rows_rms_standardized},
     {"group_standardize", group_standardized},
     {"channel_moments", channel_moments},
     {"batch_norm", channels_normalized},
+    {"layer_norm",
+     [](const call& c) { return weighted(c, rows_standardized, c.operands[0].extents.order - 1); }},
+    {"rms_norm",
+     [](const call& c) { return weighted(c, rows_rms_standardized, c.operands[0].extents.order - 1); }},
+    {"group_norm", [](const call& c) { return weighted(c, group_standardized, 1); }},
     {"cross_entropy", cross_entropy},
+    {"nll_loss", nll_loss},
     {"count_labels", count_labels},
     {"index_select", index_select},
     {"gather", gather},
@@ -1456,6 +1540,7 @@ constexpr definition definitions[] = {
     {"max_pool2d", max_pool2d},
     {"avg_pool2d", avg_pool2d},
     {"conv2d", conv2d},
+    {"plus_channel_bias", plus_channel_bias},
     {"conv_transpose2d", conv_transpose2d},
     {"upsample_nearest", upsample_nearest},
     {"upsample_bilinear", upsample_bilinear},

@@ -24,6 +24,13 @@
 #include <weft/expr/shared.hpp>
 #include <weft/tensor/tensor.hpp>
 
+namespace weft::op {
+struct product_of_one_shape;
+struct difference_of_one_shape;
+struct requirement;
+struct plus_channel_bias;
+}  // namespace weft::op
+
 namespace weft {
 template <class F, expression X, expression Labels>
 struct slices_node;  // run/boundary.hpp
@@ -158,9 +165,20 @@ array walk(const shared_node<Tag, E>& s, environment& e) {
   return walk(*s.operand, e);  // evaluated as often as it is written
 }
 
+/// The name under which an op is defined: ops that differ from another one only in the shapes that they
+/// accept, and in the name in errors, have its definition.
+template <class Op>
+constexpr std::string_view defined_as() {
+  if (std::derived_from<Op, op::product_of_one_shape>) return "multiply";
+  if (std::derived_from<Op, op::difference_of_one_shape>) return "subtract";
+  if (std::derived_from<Op, op::plus_channel_bias>) return "plus_channel_bias";
+  if (std::derived_from<Op, op::requirement>) return "contiguous";
+  return Op::name;
+}
+
 template <class Op, class Attr, class... O>
 array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment& e) {
-  call c{Op::name,          at, dtype_of<typename node<Op, Attr, O...>::value_type>,
+  call c{defined_as<Op>(),  at, dtype_of<typename node<Op, Attr, O...>::value_type>,
          e.given->rounding, {}, e.given->disturb_operand};
   const bool detached = e.detached;
   e.detached = detached || c.op == "detach" || c.op == "sum_over_positions";

@@ -140,7 +140,7 @@ TEST_CASE("more losses of two tensors") {
   CHECK_THROWS_WITH_AS(huber_loss(ones<float>(extents<3>{}), ones<float>(extents<3>{}), 0),
                        "weft: huber_loss: delta is 0, not positive", value_error);
   CHECK_THROWS_WITH_AS(smooth_l1_loss(ones<float>(extents<3>{}), ones<float>(extents<3>{}), -1),
-                       "weft: smooth_l1_loss: beta is -1, not positive", value_error);
+                       "weft: smooth_l1_loss: beta is -1, not 0 or more", value_error);
 }
 
 TEST_CASE("cross_entropy with weights of classes") {
@@ -195,6 +195,39 @@ TEST_CASE("losses of logarithms of probabilities, of triplets, and of angles") {
   CHECK(eval(nll_loss<reduction_kind::mean, 3>(x, labels)).item() == -1);
   CHECK_THROWS_WITH_AS(triplet_margin_loss(x, x, x, 0),
                        "weft: triplet_margin_loss: margin is 0, not positive", value_error);
+}
+
+TEST_CASE("losses with weights of classes, of probabilities, and with margins") {
+  const auto in = [&]<reduction_kind How>(const std::string& reduction) {
+    for_each_case(file("losses"), "bce_weighted_" + reduction, [](const stored_case& c) {
+      auto x = c.variable<float, order2>("x"), t = c.variable<float, order2>("t");
+      const auto w = c.stored<float, order1>("w");
+      c.agrees([&] { return bce_with_logits<How>(x, t, w); }, 1e-5, 1, "x", x, "t", t);
+    });
+    const auto agrees = [&](const std::string& name, auto loss) {
+      for_each_case(file("losses"), name + reduction, [&](const stored_case& c) {
+        auto x = c.variable<float, order2>("x"), t = c.variable<float, order2>("t");
+        c.agrees([&] { return loss(x, t); }, 1e-5, 1, "x", x);
+      });
+    };
+    agrees("bce_of_probabilities_", [](auto x, auto t) { return binary_cross_entropy<How>(x, t); });
+    agrees("kl_of_logarithms_", [](auto x, auto t) { return kl_div<How, true>(x, t); });
+    agrees("hinge_", [](auto x, auto t) { return hinge_embedding_loss<How>(x, t, 0.75); });
+    for_each_case(file("losses"), "ranking_" + reduction, [](const stored_case& c) {
+      auto a = c.variable<float, order2>("a"), b = c.variable<float, order2>("b");
+      const auto t = c.stored<float, order2>("t");
+      c.agrees([&] { return margin_ranking_loss<How>(a, b, t, 0.25); }, 1e-5, 1, "a", a, "b", b);
+    });
+    for_each_case(file("losses"), "nll_weighted_" + reduction, [](const stored_case& c) {
+      auto x = c.variable<float, order2>("x");
+      const auto t = c.stored<std::int64_t, order1>("t");
+      const auto w = c.stored<float, order1>("w");
+      c.agrees([&] { return nll_loss<How>(x, t, w); }, 1e-5, 1, "x", x);
+    });
+  };
+  in.template operator()<reduction_kind::mean>("mean");
+  in.template operator()<reduction_kind::sum>("sum");
+  in.template operator()<reduction_kind::none>("none");
 }
 
 TEST_CASE("look-ups") {

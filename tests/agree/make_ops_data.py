@@ -639,6 +639,18 @@ with torch.random.fork_rng():
             if rows > 0 or reduction != "mean":
                 for name, margin in (("", 0.0), ("_margin", 0.25)):
                     ops.case(f"cosine{name}_{reduction}", lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin, reduction=reduction), a=x, b=y, t=target)
+with torch.random.fork_rng():
+    for rows, width in [(5, 1), (6, 7), (2, 61)]:
+        x, y, p = torch.randn(rows, width), torch.rand(rows, width), torch.rand(rows, width)
+        a, weights, signs = torch.randn(rows, width), torch.rand(width) + 0.5, torch.randint(0, 2, (rows, width)) * 2.0 - 1
+        labels = torch.randint(0, width, (rows,))
+        for reduction in ("mean", "sum", "none"):
+            ops.case("bce_weighted_" + reduction, lambda x, t, w: F.binary_cross_entropy_with_logits(x, t, pos_weight=w.detach(), reduction=reduction), x=x, t=y, w=weights)
+            ops.case("bce_of_probabilities_" + reduction, lambda x, t: F.binary_cross_entropy(x, t, reduction=reduction), x=p, t=y)
+            ops.case("ranking_" + reduction, lambda a, b, t: F.margin_ranking_loss(a, b, t, 0.25, reduction=reduction), a=x, b=a, t=signs)
+            ops.case("hinge_" + reduction, lambda x, t: F.hinge_embedding_loss(x, t, 0.75, reduction=reduction), x=x, t=signs)
+            ops.case("kl_of_logarithms_" + reduction, lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=True), x=x, t=y.log())
+            ops.case("nll_weighted_" + reduction, lambda x, t, w: F.nll_loss(x, t, weight=w.detach(), reduction=reduction), x=x, t=labels, w=weights)
 ops.save("losses")
 
 # Variances, also of equal numbers and of numbers far from 0, and with fewer elements than the correction.

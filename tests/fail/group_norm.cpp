@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 12: weft: group_norm: the operand must be [batch, channels, ...], and the number of groups must divide the channels
+// within 12: weft: group_norm: the operand must be [batch, channels, ...], the number of groups must divide the channels
 // within 12: extents<2, 6, 5>
 #include <weft/weft.hpp>
 using namespace weft;

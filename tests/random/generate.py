@@ -1154,10 +1154,12 @@ class PairLoss(Op):
 
     def propose(self, g):
         x = g.pick(lambda v: v.type in ("f64", "f32", "f16", "bf16"))
-        op = g.rng.choice(("mse_loss", "mse_loss", "bce_with_logits", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div"))
+        op = g.rng.choice(("mse_loss", "mse_loss", "bce_with_logits", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div", "binary_cross_entropy"))
         v = g.value(x)
         if op == "kl_div":
             return [x, g.new_leaf(Value(v.type, v.dims, 0.05, 1.0), "real")], {"op": op, "kind": g.rng.choice(("mean", "sum", "none"))}
+        if op == "binary_cross_entropy":
+            return [g.new_leaf(Value(v.type, v.dims, 0.05, 0.9), "real"), g.new_leaf(Value(v.type, v.dims, 0.0, 1.0), "real")], {"op": op, "kind": g.rng.choice(("mean", "sum", "none"))}
         if op != "bce_with_logits":
             return g.pair(x, same_type=True), {"op": op, "kind": g.rng.choice(("mean", "sum", "none"))}
         targets = g.new_leaf(Value(v.type, v.dims, 0.0, 1.0), "real")
@@ -1168,6 +1170,9 @@ class PairLoss(Op):
         if p["op"] == "bce_with_logits":
             need(0 <= y.low and y.high <= 1)
             high = 2 * x.largest() + 1
+        elif p["op"] == "binary_cross_entropy":
+            need(0.05 <= x.low and x.high <= 0.95 and 0 <= y.low and y.high <= 1)
+            high = 3.0
         elif p["op"] == "kl_div":
             need(0.05 <= y.low and y.high <= 1)
             high = 3 + x.largest()

@@ -134,10 +134,13 @@ constexpr bool is_started(exchange e) { return e == exchange::in_place || e == e
 
 /// The ops, by the names users call them, that select rows or check indices; an attribute of native ops, for
 /// messages.
-enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
+enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy, nll_loss };
 inline constexpr const char* index_adders[] = {"scatter_add"};
 inline constexpr const char* probability_readers[] = {"bernoulli", "multinomial"};
-inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
+/// What `multinomial` checks in place of the weights of a row in which none is above 0.
+inline constexpr double row_without_weight = 2;
+inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy",
+                                                "nll_loss"};
 
 /// The code of a native op: a function for the CPU, and source text for devices that compile kernels
 /// (gpu/dialect.hpp). Null if there is none, and in an op of the library, which identifies itself by `op`.

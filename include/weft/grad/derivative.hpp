@@ -101,24 +101,28 @@ constexpr void grad(E, X) {
                 "sum(x * x); }, x)");
 }
 
-/// Vector-Jacobian product v^T (df/dx), with the shape of x; f(x) and v must have the same shape.
+/// Vector-Jacobian product v^T (df/dx), with the shape of x; f(x) and v must have the same shape;
+/// otherwise it does not compile, or throws shape_error at evaluation. Likewise below.
 template <class F, expression X, expression V>
 constexpr auto vjp(F f, X x, V v) {
-  return grad([f, v](auto at) { return sum(f(at) * v); }, std::move(x));
+  return grad([f, v](auto at) { return sum(apply<op::product_of<"vjp">>(f(at), v)); }, std::move(x));
 }
 
 /// Hessian-vector product of the scalar f at x with v, with the shape of x; the Hessian is not formed.
 template <class F, expression X, expression V>
 constexpr auto hvp(F f, X x, V v) {
-  return grad([f, v](auto at) { return sum(grad(f, at) * v); }, std::move(x));
+  return grad([f, v](auto at) { return sum(apply<op::product_of<"hvp">>(grad(f, at), v)); }, std::move(x));
 }
 
 /// Jacobian-vector product (df/dx) v, with the shape of f(x), for v with the shape of x. Computed as the
 /// derivative of the vector-Jacobian product, which is linear in its cotangent u, with respect to u.
 template <class F, expression X, expression V>
 constexpr auto jvp(F f, X x, V v) {
-  return grad([f, x, v](auto u) { return sum(grad([f, u](auto at) { return sum(f(at) * u); }, x) * v); },
-              f(x) * 0.0f);
+  const auto of_cotangent = [f, x, v](auto u) {
+    const auto slope = [f, u](auto at) { return sum(f(at) * u); };
+    return sum(apply<op::product_of<"jvp">>(grad(slope, x), v));
+  };
+  return grad(of_cotangent, f(x) * 0.0f);
 }
 
 namespace graph::detail {

@@ -17,6 +17,7 @@
 #include <weft/op/reduce.hpp>
 #include <weft/op/einsum.hpp>
 #include <weft/op/normalization.hpp>
+#include <weft/op/pair_loss.hpp>
 #include <weft/op/loss.hpp>
 #include <weft/op/attention.hpp>
 #include <weft/op/index.hpp>
@@ -54,12 +55,15 @@ struct all {
       checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
       argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
       attention, attention_backward, masked_attention,                   // by index, attention
-      softmax, log_softmax, standardize, rms_standardize, normalize,     // rows
-      group_standardize, channel_moments, batch_norm,                    // groups, channels
-      rotary, rotary_at,                                                 // positions
-      clamp, clamp_min, clamp_max, cross_entropy, count_labels, bce_with_logits, rounded_before,  // losses
-      checked_probability, uniform_like, dropout, bernoulli, multinomial,                         // random
-      windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,                      // images
+      softmax, log_softmax, standardize, rms_standardize, normalize, cosine_similarity,  // rows
+      layer_norm, rms_norm, group_standardize, group_norm, channel_moments, batch_norm,  // groups, channels
+      rotary, rotary_at,                                                                 // positions
+      clamp, clamp_min, clamp_max, rounded_before,                                       // bounds
+      cross_entropy, nll_loss, count_labels, mse_loss, l1_loss, huber_loss, smooth_l1_loss, bce_with_logits,
+      weighted_bce_with_logits, binary_cross_entropy, hinge_embedding_loss, margin_ranking_loss,
+      cosine_embedding_loss,                                                               // losses
+      checked_probability, checked_weight, uniform_like, dropout, bernoulli, multinomial,  // random
+      windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,               // images
       depthwise_conv2d, depthwise_weight_gradient, conv_transpose2d, upsample_nearest, upsample_bilinear,
       sum_over_positions,  // over ranks
       tap>;

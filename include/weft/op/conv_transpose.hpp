@@ -33,7 +33,7 @@ struct conv_transpose_type_law {
   static_assert(Holds, "weft: conv_transpose2d: x and the weight must have the same floating type");
 };
 /// The compile-time error for the bias of a transposed convolution.
-template <bool Holds, class Bias, class Weight>
+template <bool Holds, class... Extents>
 struct conv_transpose_bias_law {
   static_assert(Holds,
                 "weft: conv_transpose2d, conv_transpose1d: the bias must be [O], where O is the weight's "
@@ -126,20 +126,11 @@ constexpr auto conv_transpose2d(X x, W weight) {
                                           O.groups, O.output_padding.packed()>>(std::move(x),
                                                                                 std::move(weight));
 }
-namespace detail {
-template <class B, class W>
-inline constexpr bool is_transposed_bias_of(index_t groups) {
-  if (B::static_shape.order != 1 || W::static_shape.order < 2) return false;
-  const index_t bias = B::static_shape[0], made = W::static_shape[1];
-  return bias == dyn || (made == dyn ? bias != 1 : bias == made * groups);
-}
-}  // namespace detail
 /// The same plus a bias [O].
 template <conv_transpose_options O = conv_transpose_options{}, expression X, expression W, expression B>
 constexpr auto conv_transpose2d(X x, W weight, B bias) {
-  (void)sizeof(op::conv_transpose_bias_law<detail::is_transposed_bias_of<B, W>(O.groups), extents_of<B>,
-                                           extents_of<W>>);
-  return conv_transpose2d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(unsqueeze<1>(std::move(bias)));
+  return apply<op::with_channel_bias<"conv_transpose2d", op::conv_transpose_bias_law>>(
+      conv_transpose2d<O>(std::move(x), std::move(weight)), std::move(bias));
 }
 
 namespace detail {
@@ -162,9 +153,8 @@ constexpr auto conv_transpose1d(X x, W weight) {
 /// The same plus a bias [O].
 template <conv_transpose_options O = conv_transpose_options{}, expression X, expression W, expression B>
 constexpr auto conv_transpose1d(X x, W weight, B bias) {
-  (void)sizeof(op::conv_transpose_bias_law<detail::is_transposed_bias_of<B, W>(O.groups), extents_of<B>,
-                                           extents_of<W>>);
-  return conv_transpose1d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(std::move(bias));
+  return apply<op::with_channel_bias<"conv_transpose1d", op::conv_transpose_bias_law>>(
+      conv_transpose1d<O>(std::move(x), std::move(weight)), std::move(bias));
 }
 
 }  // namespace weft

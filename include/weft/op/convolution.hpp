@@ -48,7 +48,7 @@ struct conv_type_law {
   static_assert(Holds, "weft: conv2d: x and the weight must have the same floating type");
 };
 /// The compile-time error for the bias of a convolution.
-template <bool Holds, class Bias, class Weight>
+template <bool Holds, class... Extents>
 struct conv_bias_law {
   static_assert(Holds, "weft: conv2d, conv1d: the bias must be [O], where O is the weight's first extent");
 };
@@ -282,6 +282,29 @@ constexpr auto conv2d::vjp(auto g, auto y, auto x, auto w) {
   return std::array{m.image_gradient(g, w), m.weight_gradient(g, x)};
 }
 
+/// A convolution [B, O, ...] plus a bias [O].
+struct plus_channel_bias : composed<2> {
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    const shape &x = operands[0].extents, &bias = operands[1].extents;
+    inferred result{x.order >= 2 && bias.order == 1, {promoted(operands[0].type, operands[1].type), x}};
+    result.holds = result.holds && dims.unify(x[1], bias[0], result.value.extents[1]);
+    return result;
+  }
+  static constexpr auto value(auto x, auto bias) {
+    shape of_channel{1, {x.extents()[1]}};
+    while (of_channel.order < x.extents().order - 1) of_channel.append(1);
+    return x + reshape_to(bias, of_channel);
+  }
+};
+/// The same in a formula that users know as `Name`; Law is its compile-time error.
+template <op_name Name, template <bool, class...> class Law>
+struct with_channel_bias : plus_channel_bias {
+  static constexpr const char* name = Name.text;
+  template <bool Holds, class... Extents>
+  using law = Law<Holds, Extents...>;
+};
+
 }  // namespace op
 
 /// Windows over the last two dims, a view: [..., H, W] -> [..., windows, windows, Size.height, Size.width],
@@ -334,20 +357,12 @@ constexpr auto conv2d(X x, W weight) {
   return apply<op::conv2d, attr<O.stride.packed(), padding.packed(), O.dilation.packed(), O.groups>>(
       std::move(x), std::move(weight));
 }
-namespace detail {
-template <class B, class W>
-inline constexpr bool is_bias_of = [] {
-  if (B::static_shape.order != 1) return false;
-  const index_t bias = B::static_shape[0], made = W::static_shape[0];
-  return bias == dyn || (made == dyn ? bias != 1 : bias == made);  // one element would serve all channels
-}();
-}  // namespace detail
 
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
 constexpr auto conv2d(X x, W weight, B bias) {
-  (void)sizeof(op::conv_bias_law<detail::is_bias_of<B, W>, extents_of<B>, extents_of<W>>);
-  return conv2d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(unsqueeze<1>(std::move(bias)));
+  return apply<op::with_channel_bias<"conv2d", op::conv_bias_law>>(
+      conv2d<O>(std::move(x), std::move(weight)), std::move(bias));
 }
 
 namespace detail {
@@ -366,8 +381,8 @@ constexpr auto conv1d(X x, W weight) {
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
 constexpr auto conv1d(X x, W weight, B bias) {
-  (void)sizeof(op::conv_bias_law<detail::is_bias_of<B, W>, extents_of<B>, extents_of<W>>);
-  return conv1d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(std::move(bias));
+  return apply<op::with_channel_bias<"conv1d", op::conv_bias_law>>(
+      conv1d<O>(std::move(x), std::move(weight)), std::move(bias));
 }
 
 }  // namespace weft

@@ -5,7 +5,6 @@
 // Each is one instruction of a fused kernel: `lane` on the CPU, `text` in OpenCL C and CUDA C++ with the
 // operands named a, b, c. Integers are computed as integers; `/` and the elementary functions convert them to
 // f32, as in PyTorch.
-// f32, as in PyTorch.
 #pragma once
 
 #include <weft/device/power.hpp>

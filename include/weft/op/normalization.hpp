@@ -102,12 +102,83 @@ struct normalize : along_dim {
   }
 };
 
+/// The last step of cosine_similarity: the product of operands that have the same extent in the dim v0,
+/// counted from the right from 1; other dims broadcast.
+struct cosine_similarity : composed<2> {
+  static constexpr auto name = "cosine_similarity";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    const int from_right = static_cast<int>(at[0]) - 1;
+    index_t extent = 0;
+    const bool holds = dims.unify(operands[0].extents.from_right(from_right),
+                                  operands[1].extents.from_right(from_right), extent);
+    inferred result = broadcast_all(dims, operands, 2);
+    result.holds = result.holds && holds;
+    return result;
+  }
+  static constexpr auto value(auto a, auto b) { return a * b; }
+};
+
+/// The compile-time error for a weight or bias of a norm.
+template <bool Holds, class... Extents>
+struct norm_weight_law {
+  static_assert(Holds, "weft: layer_norm, rms_norm: for an operand [..., C], weight and bias must be [C]");
+};
+
+/// Base of norms with a weight and, if Arity is 3, a bias for each element along a dim.
+template <int Arity>
+struct weighted_norm : composed<Arity> {
+  static constexpr bool in_floats = true;
+  template <bool Holds, class... Extents>
+  using law = norm_weight_law<Holds, Extents...>;
+
+ protected:
+  /// The law for weights along `dim` of operand 0.
+  template <class Dims>
+  static constexpr inferred weighted(Dims& dims, const tensor_spec* operands, int dim) {
+    inferred result{0 <= dim && dim < operands[0].extents.order, operands[0]};
+    for (int k = 1; k < Arity && result.holds; ++k) {
+      const shape& w = operands[k].extents;
+      index_t& extent = result.value.extents[dim];
+      result.holds = w.order == 1 && dims.unify(extent, w[0], extent);
+      result.value.type = promoted(result.value.type, operands[k].type);
+    }
+    result.value.type = floating(result.value.type);
+    return result;
+  }
+};
+
+/// `standardize` times a weight plus a bias. v0 holds the bits of epsilon.
+struct layer_norm : weighted_norm<3> {
+  static constexpr auto name = "layer_norm";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    return weighted(dims, operands, operands[0].extents.order - 1);
+  }
+  static constexpr auto value(const attributes& at, auto x, auto weight, auto bias) {
+    return x.owner->template apply<standardize>(at, x) * weight + bias;
+  }
+};
+
+/// `rms_standardize` times a weight. v0 holds the bits of epsilon.
+struct rms_norm : weighted_norm<2> {
+  static constexpr auto name = "rms_norm";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    return weighted(dims, operands, operands[0].extents.order - 1);
+  }
+  static constexpr auto value(const attributes& at, auto x, auto weight) {
+    return x.owner->template apply<rms_standardize>(at, x) * weight;
+  }
+};
+
 /// The compile-time error for a group norm whose number of groups does not divide the channels.
 template <bool Holds, class... Extents>
 struct group_law {
   static_assert(Holds,
-                "weft: group_norm: the operand must be [batch, channels, ...], and the number of groups must "
-                "divide the channels");
+                "weft: group_norm: the operand must be [batch, channels, ...], the number of groups must "
+                "divide "
+                "the channels, and weight and bias must be [channels]");
 };
 
 /// `standardize` over all elements of a group of channels, [batch, channels, ...]. v0 holds the bits of
@@ -129,6 +200,26 @@ struct group_standardize : composed<1> {
     for (int d = 2; d < s.order; ++d) elements = dims.multiply(elements, s[d]);
     const auto groups = reshape_to(x, shape{3, {s[0], at[1], elements}});
     return reshape_to(x.owner->template apply<standardize>(attributes{{at[0]}, 1}, groups), s);
+  }
+};
+
+/// `group_standardize` times a weight plus a bias for each channel. v0 holds the bits of epsilon, v1 is the
+/// number of groups.
+struct group_norm : weighted_norm<3> {
+  static constexpr auto name = "group_norm";
+  template <bool Holds, class... Extents>
+  using law = group_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result = weighted(dims, operands, 1);
+    result.holds = result.holds && group_standardize::infer(dims, at, &result.value).holds;
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x, auto weight, auto bias) {
+    shape of_channel{1, {x.extents()[1]}};
+    while (of_channel.order < x.extents().order - 1) of_channel.append(1);
+    return x.owner->template apply<group_standardize>(at, x) * reshape_to(weight, of_channel) +
+           reshape_to(bias, of_channel);
   }
 };
 
@@ -281,7 +372,8 @@ constexpr auto cosine_similarity(A a, B b, double eps = 1e-8) {
                  [eps](auto v) { return v / clamp_min(vector_norm(v, dims<dim>, keepdim), eps); });
     };
     const auto similarity = [&](auto x, auto y) {
-      return sum(of_norm_1(std::move(x)) * of_norm_1(std::move(y)), dims<dim>);
+      return sum(apply<op::cosine_similarity, attr<-dim>>(of_norm_1(std::move(x)), of_norm_1(std::move(y))),
+                 dims<dim>);
     };
     return detail::in_common_type(similarity, std::move(a), std::move(b));
   }
@@ -311,32 +403,17 @@ consteval double epsilon_of() {
 /// and rounded once.
 template <class Epsilon = default_epsilon, expression X, expression W, expression B>
 constexpr auto layer_norm(X x, W weight, B bias) {
-  const auto norm = [](auto of, auto w, auto b) {
-    return apply<op::standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w) +
-           std::move(b);
-  };
-  return detail::rounded_once(norm, std::move(x), std::move(weight), std::move(bias));
+  return apply<op::layer_norm, attr<number_bits(Epsilon::value)[0]>>(std::move(x), std::move(weight),
+                                                                     std::move(bias));
 }
 
 /// x / sqrt(mean(x^2) + epsilon) * weight over the last dim (Zhang and Sennrich, 2019). x [..., C], weight
 /// [C] -> [..., C]. bf16 and f16 are computed in f32 and rounded once.
 template <class Epsilon = machine_epsilon, expression X, expression W>
 constexpr auto rms_norm(X x, W weight) {
-  const auto norm = [](auto of, auto w) {
-    constexpr double epsilon = detail::epsilon_of<Epsilon, typename X::value_type>();
-    return apply<op::rms_standardize, attr<number_bits(epsilon)[0]>>(std::move(of)) * std::move(w);
-  };
-  return detail::rounded_once(norm, std::move(x), std::move(weight));
+  constexpr double epsilon = detail::epsilon_of<Epsilon, typename X::value_type>();
+  return apply<op::rms_norm, attr<number_bits(epsilon)[0]>>(std::move(x), std::move(weight));
 }
-
-namespace detail {
-/// [C] as [C, 1, ...] with `Ones` dims of extent 1.
-template <int Ones, expression X>
-constexpr auto with_ones(X x) {
-  if constexpr (Ones <= 0) return x;
-  else return with_ones<Ones - 1>(unsqueeze<1>(std::move(x)));
-}
-}  // namespace detail
 
 /// Layer norm over each group of channels (Wu and He, 2018): (x - mean) / sqrt(variance + epsilon) over the
 /// channels of a group and all dims after them, times weight plus bias per channel. x [B, C, ...], weight
@@ -344,13 +421,8 @@ constexpr auto with_ones(X x) {
 /// compile, or throws shape_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
 template <index_t Groups, class Epsilon = default_epsilon, expression X, expression W, expression B>
 constexpr auto group_norm(X x, W weight, B bias) {
-  constexpr int ones = X::static_shape.order - 2;
-  const auto norm = [](auto of, auto w, auto b) {
-    return apply<op::group_standardize, attr<number_bits(Epsilon::value)[0], Groups>>(std::move(of)) *
-               detail::with_ones<ones>(std::move(w)) +
-           detail::with_ones<ones>(std::move(b));
-  };
-  return detail::rounded_once(norm, std::move(x), std::move(weight), std::move(bias));
+  return apply<op::group_norm, attr<number_bits(Epsilon::value)[0], Groups>>(std::move(x), std::move(weight),
+                                                                             std::move(bias));
 }
 
 }  // namespace weft

@@ -68,6 +68,24 @@ struct checked_probability : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
+/// The same for the weights of `multinomial`, divided by the largest of their row. `row_without_weight`
+/// stands for an element of a row whose largest is 0.
+struct checked_weight : checked_probability {
+  static constexpr auto name = "checked_weight";
+  static constexpr native_code code{.names = probability_readers,
+                                    .named_by = 0,
+                                    .fault =
+                                        "a weight is negative, infinite or NaN, or no weight of a row is "
+                                        "above 0",
+                                    .op = native_op::checked_probability};
+};
+
+/// The compile-time error for more draws than a row has positions.
+template <bool Holds, class... Extents>
+struct multinomial_law {
+  static_assert(Holds, "weft: multinomial: a row has fewer than N positions");
+};
+
 /// 1 with the probability given by the operand, otherwise 0.
 struct bernoulli : drawing<elementwise<1>> {
   static constexpr auto name = "bernoulli";
@@ -80,19 +98,25 @@ struct bernoulli : drawing<elementwise<1>> {
 
 /// Weights divided by the largest of their row and by exponentially distributed numbers: the positions of the
 /// largest results in a row are a draw without replacement (Efraimidis and Spirakis, 2006). A small weight is
-/// drawn only with a small exponential number, so the uniform numbers have 48 bits.
+/// drawn only with a small exponential number, so the uniform numbers have 48 bits. v1: the number of
+/// positions that will be drawn from a row.
 struct multinomial : drawing<composed<1>> {
   static constexpr auto name = "multinomial";
+  template <bool Holds, class... Extents>
+  using law = multinomial_law<Holds, Extents...>;
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    return {s.order > 0, {compute_type(floating(operands[0].type)), s}};  // rounded results could be equal
+    return {s.order > 0 && dims.require_at_most(at[1], s.last()),
+            {compute_type(floating(operands[0].type)), s}};  // rounded results could be equal
   }
   static constexpr auto value(const attributes& at, auto x) {
     const int order = x.extents().order;
     const auto p = cast_to(x, floating(x.type()));
-    const auto of_largest = weft::where(weft::less(p, 0), p, p / max_dims(p, order - 1, order));
-    const auto checked = p.owner->template apply<checked_probability>(attributes{{1}, 1}, of_largest);
+    const auto largest = max_dims(p, order - 1, order);
+    const auto of_largest = weft::where(weft::equal(largest, 0), row_without_weight, p / largest);
+    const auto checked = p.owner->template apply<checked_weight>(
+        attributes{{1}, 1}, weft::where(weft::less(p, 0), p, of_largest));
     const index_t low_bits =
         p.owner->dims.add(at[0], index_t{1} << 32);  // draws in a program have smaller numbers
     const auto uniform = random_like(p, at[0]) + (random_like(p, low_bits) + 0x1p-25) * 0x1p-24;
@@ -110,10 +134,10 @@ namespace detail {
 }
 
 /// A node of `Op` whose draw is identified by this call.
-template <class Op, expression... X>
+template <class Op, index_t... V, expression... X>
 auto apply_drawing(X... x) {
   const index_t call[] = {next_call()};
-  return apply_sized<Op, attr<dyn>>(call, std::move(x)...);
+  return apply_sized<Op, attr<dyn, V...>>(call, std::move(x)...);
 }
 }  // namespace detail
 
@@ -135,14 +159,16 @@ auto bernoulli(P p) {
 }
 /// N positions drawn from each row of the last dim without replacement, i64: [..., C] -> [..., N], with
 /// probabilities proportional to `weights`, of any numeric type; torch.multinomial. A weight that is
-/// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. Positions of weight
-/// 0 are drawn only if a row has fewer than N others. Draws follow the rules of dropout. No derivative.
+/// negative, infinite or NaN, or a row whose sum is 0, throws value_error at evaluation. An N above a static
+/// C does not compile; above a dynamic one it throws shape_error at evaluation. Positions of weight 0 are
+/// drawn only if a row has fewer than N others. Draws follow the rules of dropout. No derivative.
 ///   auto next = eval(multinomial(softmax(logits / temperature)));        // [B, V] -> [B, 1]
 template <index_t N = 1, expression W>
 auto multinomial(W weights) {
+  static_assert(N > 0, "weft: multinomial: the number of positions must be positive");
   static_assert(W::static_shape.order > 0,
                 "weft: multinomial: the weights must be [..., C], one row for each draw");
-  auto drawn = detail::apply_drawing<op::multinomial>(std::move(weights));
+  auto drawn = detail::apply_drawing<op::multinomial, N>(std::move(weights));
   if constexpr (N == 1) return argmax<-1>(std::move(drawn), keepdim);
   else return topk<-1, N>(std::move(drawn)).indices;
 }

@@ -141,11 +141,74 @@ struct elementwise : rule<Arity> {
   }
 };
 
+/// The compile-time error for operands that an op of one shape does not broadcast.
+template <bool Holds, class... Extents>
+struct same_shape_law {
+  static_assert(Holds,
+                "weft: the first two operands must have the same shape (the shapes are the "
+                "extents<...> of this type)");
+};
+
+/// An element-wise formula whose operands 0 and 1 have the same shape and do not broadcast.
+template <int Arity>
+struct of_one_shape : elementwise<Arity> {
+  template <bool Holds, class... Extents>
+  using law = same_shape_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    const shape &a = operands[0].extents, &b = operands[1].extents;
+    bool same = a.order == b.order;
+    index_t common = 0;
+    for (int i = 0; i < a.order && same; ++i) same = dims.unify(a[i], b[i], common);
+    inferred result = elementwise<Arity>::infer(dims, at, operands);
+    result.holds = result.holds && same;
+    return result;
+  }
+};
+
+struct product_of_one_shape : of_one_shape<2> {
+  static constexpr auto value(auto a, auto b) { return a * b; }
+};
+struct difference_of_one_shape : of_one_shape<2> {
+  static constexpr auto value(auto a, auto b) { return a - b; }
+};
+
+/// The name of an op as a template argument, at most 23 characters.
+struct op_name {
+  char text[24]{};
+  template <std::size_t N>
+  consteval op_name(const char (&of)[N]) {
+    for (std::size_t i = 0; i < N; ++i) text[i] = of[i];
+  }
+};
+
+/// The product, and the difference, of operands of one shape within a formula that users know as `Name`; Law
+/// is its compile-time error.
+///   apply<op::product_of<"vjp">>(y, v)
+template <op_name Name, template <bool, class...> class Law = same_shape_law>
+struct product_of : product_of_one_shape {
+  static constexpr const char* name = Name.text;
+  template <bool Holds, class... Extents>
+  using law = Law<Holds, Extents...>;
+};
+template <op_name Name, template <bool, class...> class Law = same_shape_law>
+struct difference_of : difference_of_one_shape {
+  static constexpr const char* name = Name.text;
+  template <bool Holds, class... Extents>
+  using law = Law<Holds, Extents...>;
+};
+
 /// A formula with its own shape law.
 template <int Arity>
 struct composed : rule<Arity> {
   static constexpr auto kind = op_kind::composed;
   static constexpr bool widens = true;
+};
+
+/// Base of ops that only check the shapes of two operands. The value is operand 0; nothing is computed.
+struct requirement : composed<2> {
+  static constexpr bool widens = false;
+  static constexpr auto value(auto x, auto) { return x; }
 };
 
 }  // namespace weft::op

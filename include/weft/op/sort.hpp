@@ -5,7 +5,6 @@
 //   auto [values, indices] = topk<-1, 2>(shared(x));     // the two largest of each row, and where they are
 // One native op computes positions, and values are gathered at them, so the derivative puts each cotangent
 // where its element came from.
-// its element came from.
 #pragma once
 
 #include <weft/op/index.hpp>
@@ -154,14 +153,17 @@ struct cumprod : rule<1> {
   }
   /// Element k is a factor of y[j] for j >= k (j > k if v1 is 1); the other factors are the elements before k
   /// and those between k and j. The sum over j of g[j] times the latter is a recurrence. There is no division
-  /// by elements, which may be 0.
+  /// by elements, which may be 0. Both factors are f64, because one may be too large for f32 where their
+  /// product is not, for example where the other is 0.
   static constexpr auto vjp(auto g, auto y, auto x) {
     const index_t dim = y.attribute(0);
     const attributes other{{dim, 1}, 2};
-    if (y.attribute(1))
-      return y * g.owner->template apply<linear_recurrence>(other, x, detail::shifted(g, dim, 1));
-    return g.owner->template apply<cumprod>(other, x) *
-           g.owner->template apply<linear_recurrence>(other, x, g);
+    const auto factors = cast_to(x, dtype::f64);
+    auto from = cast_to(g, dtype::f64);
+    if (y.attribute(1)) from = detail::shifted(from, dim, 1);
+    return cast_to(g.owner->template apply<cumprod>(other, factors) *
+                       g.owner->template apply<linear_recurrence>(other, factors, from),
+                   g.type());
   }
 };
 
@@ -238,7 +240,7 @@ constexpr auto cumsum(X x) {
 
 /// The products of the elements along dim Dim up to and including each position, as torch.cumprod. Floating
 /// types are kept (bf16 and f16 are multiplied in a wider type); integers and bool become i64. Differentiable
-/// any number of times, even where elements are 0; a derivative takes two more passes.
+/// any number of times, even where elements are 0; a derivative takes two more passes, in f64.
 template <index_t Dim, expression X>
 constexpr auto cumprod(X x) {
   return apply<op::cumprod, attr<detail::dim_to_sort<Dim, X>(), 0>>(std::move(x));

@@ -69,6 +69,7 @@ void check_defined(op::op_list<Ops...>) {
                                  "uniform_like",
                                  "dropout",
                                  "checked_probability",
+                                 "checked_weight",
                                  "bernoulli",
                                  "multinomial"})  // random
       if (name == left_out) return;

@@ -230,8 +230,14 @@ TEST_CASE("multinomial: shares of draws, no position twice, every type of weight
                           {-1, -2, -3},
                           {-1, -1, -1}})
     CHECK_THROWS_AS(eval(multinomial(from(extents<3>{}, bad))), value_error);
-  CHECK_THROWS_WITH_AS(eval(multinomial(from(extents<3>{}, std::vector<double>{3, -1, 2}))),
-                       "weft: multinomial: a probability of -1 at position 1 is not in [0, 1]", value_error);
+  const auto refused = [](std::vector<double> rows, const char* what) {
+    CHECK_THROWS_WITH_AS(eval(multinomial(from(extents<2, 3>{}, rows))), what, value_error);
+  };
+  refused({3, 1, 2, 3, -1, 2}, "weft: multinomial: a weight of -1 at position 4 is negative");
+  refused({3, 1, 2, 0, 0, 0}, "weft: multinomial: no weight of row 1 is above 0");
+  refused({3, 1, 2, 0, infinity, 0}, "weft: multinomial: a weight of row 1 is infinite or NaN");
+  CHECK_THROWS_WITH_AS(eval(multinomial<5>(ones<float>(extents<2, dyn>{2, 3}))),
+                       "weft: multinomial: an operand of shape [2, 3]: 5 must be at most 3", shape_error);
 }
 
 TEST_CASE("multinomial: rare positions, weights of 0, and weights whose sum no number holds") {

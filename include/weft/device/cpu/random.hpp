@@ -26,10 +26,12 @@ void uniform(const native_call& call) {
 }
 
 namespace detail {
-[[noreturn, gnu::cold]] void refuse_probability(const char* op, double p, index_t position);
+/// `reader` is an index into probability_readers, and `width` the last extent.
+[[noreturn, gnu::cold]] void refuse_probability(index_t reader, double p, index_t position, index_t width);
 }  // namespace detail
 
-/// in: p; out: a copy of p. Throws value_error unless all elements are in [0, 1].
+/// in: p; out: a copy of p. Throws value_error unless all elements are in [0, 1]. v0: the op, an index into
+/// probability_readers.
 template <class T>
 void checked_probability(const native_call& call) {
   const strided &p = call.in[0], &out = call.out[0];
@@ -38,7 +40,7 @@ void checked_probability(const native_call& call) {
     for (index_t i = p.size() * task / tasks; i < p.size() * (task + 1) / tasks; ++i) {
       const T x = p.data<const T>()[element_offset(p.extents, p.stride, 0, p.extents.order, i)];
       if (!(x >= T{} && x <= T{1}))
-        detail::refuse_probability(probability_readers[call.at[0]], static_cast<double>(x), i);
+        detail::refuse_probability(call.at[0], static_cast<double>(x), i, p.extents.last());
       out.data<T>()[i] = x;
     }
   });

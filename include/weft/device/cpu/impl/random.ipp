@@ -11,9 +11,16 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-WEFT_DEFINE void refuse_probability(const char* op, double p, index_t position) {
-  refuse<value_error>(
-      {"weft: ", op, ": a probability of ", p, " at position ", position, " is not in [0, 1]"});
+WEFT_DEFINE void refuse_probability(index_t reader, double p, index_t position, index_t width) {
+  const char* const op = probability_readers[reader];
+  if (reader == 0)
+    refuse<value_error>(
+        {"weft: ", op, ": a probability of ", p, " at position ", position, " is not in [0, 1]"});
+  if (p < 0)
+    refuse<value_error>({"weft: ", op, ": a weight of ", p, " at position ", position, " is negative"});
+  const index_t row = position / width;
+  if (p == row_without_weight) refuse<value_error>({"weft: ", op, ": no weight of row ", row, " is above 0"});
+  refuse<value_error>({"weft: ", op, ": a weight of row ", row, " is infinite or NaN"});
 }
 
 }  // namespace detail
