@@ -83,7 +83,7 @@ struct embedding_table {
   /// A table of `rows` rows of `features`, on `where`. Throws shape_error if the type has a different static
   /// extent, value_error if there is no row `Padding`.
   static embedding_table create(index_t rows, index_t features, const device& where = parameter_device()) {
-    if (Padding >= rows)
+    if (Padding != no_padding && Padding >= rows)
       refuse<value_error>(
           {"weft: embedding_table: the padding index ", Padding, " is not one of ", rows, " rows"});
     return {make_parameter(extents<Rows, Features>{rows, features}, starting(features), where)};

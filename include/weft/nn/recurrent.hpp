@@ -14,6 +14,57 @@
 #include <weft/nn/layers.hpp>
 #include <weft/run/recurrence.hpp>
 
+namespace weft::op {
+
+/// The compile-time errors for states of cells.
+template <bool Holds, class... Extents>
+struct lstm_state_law {
+  static_assert(Holds,
+                "weft: lstm_cell: for an input [..., In], the state must be [2, ..., Hidden], as "
+                "stack<0>(h, c)");
+};
+template <bool Holds, class... Extents>
+struct gru_state_law {
+  static_assert(Holds, "weft: gru_cell: for an input [..., In], the state must be [..., Hidden]");
+};
+
+/// The input of a cell, whose state, operand 1, has the same dims except the last. The gates would broadcast.
+struct gru_input : requirement {
+  static constexpr auto name = "gru_cell";
+  template <bool Holds, class... Extents>
+  using law = gru_state_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    return beside_state(dims, operands, 0);
+  }
+
+ protected:
+  /// The law for a state with `leading` more dims than the input.
+  template <class Dims>
+  static constexpr inferred beside_state(Dims& dims, const tensor_spec* operands, int leading) {
+    const shape &x = operands[0].extents, &state = operands[1].extents;
+    inferred result{x.order > 0 && state.order == x.order + leading, operands[0]};
+    for (int d = 0; d < x.order - 1 && result.holds; ++d)
+      result.holds = dims.unify(x[d], state[d + leading], result.value.extents[d]);
+    return result;
+  }
+};
+/// The same where the state is two values, h and c.
+struct lstm_input : gru_input {
+  static constexpr auto name = "lstm_cell";
+  template <bool Holds, class... Extents>
+  using law = lstm_state_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    inferred result = beside_state(dims, operands, 1);
+    index_t values = 0;
+    result.holds = result.holds && dims.unify(operands[1].extents[0], 2, values);
+    return result;
+  }
+};
+
+}  // namespace weft::op
+
 namespace weft {
 
 namespace detail {
@@ -34,6 +85,7 @@ Cell created_cell(index_t gates, index_t in, index_t hidden, const device& where
 /// A step of an LSTM: `from_input` [..., 4 H] is the input's contribution to the gates, with both biases.
 template <class W>
 struct lstm_step {
+  static constexpr auto name = "lstm";
   W weight_hh;
 
   static constexpr shape state_of(const shape& from_input) {
@@ -57,6 +109,7 @@ struct lstm_step {
 /// A step of a GRU: `from_input` [..., 3 H] is the input's contribution to the gates, with its bias.
 template <class W, class B>
 struct gru_step {
+  static constexpr auto name = "gru";
   W weight_hh;
   B bias_hh;
 
@@ -96,8 +149,9 @@ auto recurrence(Step step, X x, S... start) {
 
 /// One step of a long short-term memory (Hochreiter and Schmidhuber, 1997), torch.nn.LSTMCell: x [..., In]
 /// and the previous state [2, ..., Hidden], h and c -> the next state [2, ..., Hidden]. state[0] is h, the
-/// output; stack<0>(h, c) makes a state. Elements start uniform in +-1 / sqrt(Hidden). The gates take one
-/// product with x and one with h.
+/// output; stack<0>(h, c) makes a state. A state of another shape does not compile, or throws shape_error at
+/// evaluation. Elements start uniform in +-1 / sqrt(Hidden). The gates take one product with x and one with
+/// h.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct lstm_cell {
   static constexpr index_t gates = detail::times(4, Hidden);
@@ -114,8 +168,11 @@ struct lstm_cell {
     return detail::created_cell<lstm_cell, In, Hidden>(4, in, hidden, where);
   }
   auto operator()(expression auto x, expression auto state) const {
-    return detail::lstm_step<decltype(weight_hh)>{weight_hh}(
-        matmul(std::move(x), transpose(weight_ih)) + bias_ih + bias_hh, std::move(state));
+    const detail::lstm_step<decltype(weight_hh)> step{weight_hh};
+    return let(std::move(state), [&](auto before) {
+      auto in = apply<op::lstm_input>(std::move(x), before);
+      return step(matmul(std::move(in), transpose(weight_ih)) + bias_ih + bias_hh, before);
+    });
   }
 };
 
@@ -136,8 +193,11 @@ struct gru_cell {
     return detail::created_cell<gru_cell, In, Hidden>(3, in, hidden, where);
   }
   auto operator()(expression auto x, expression auto state) const {
-    return detail::gru_step<decltype(weight_hh), decltype(bias_hh)>{weight_hh, bias_hh}(
-        matmul(std::move(x), transpose(weight_ih)) + bias_ih, std::move(state));
+    const detail::gru_step<decltype(weight_hh), decltype(bias_hh)> step{weight_hh, bias_hh};
+    return let(std::move(state), [&](auto before) {
+      auto in = apply<op::gru_input>(std::move(x), before);
+      return step(matmul(std::move(in), transpose(weight_ih)) + bias_ih, before);
+    });
   }
 };
 

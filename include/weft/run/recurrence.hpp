@@ -71,15 +71,22 @@ concept divides_positions = requires {
 template <class Evaluator>
 concept sequence_scanner = Evaluator::scans_sequences;
 
-[[noreturn, gnu::cold]] inline void refuse_no_steps(const shape& x) {
-  refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no elements"});
+/// The name of a recurrence in errors: Step::name if there is one.
+template <class Step>
+constexpr const char* name_of_recurrence() {
+  if constexpr (requires { Step::name; }) return Step::name;
+  else return "recurrence";
 }
 
-[[noreturn, gnu::cold]] inline void refuse_start(const shape& row, const shape& of_state) {
+[[noreturn, gnu::cold]] inline void refuse_no_steps(const char* name) {
+  refuse<shape_error>({"weft: ", name, ": the sequence has no positions: its first extent is 0"});
+}
+
+[[noreturn, gnu::cold]] inline void refuse_start(const char* name, const shape& row, const shape& of_state) {
   shape start;
   for (int d = 1; d < row.order; ++d) start.append(row[d]);
   refuse<shape_error>(
-      {"weft: recurrence: the first state has the shape ", start, ", but later states the shape ", of_state});
+      {"weft: ", name, ": the first state has the shape ", start, ", but later states the shape ", of_state});
 }
 
 template <class Resolver, class Variables, class Step, class X, class... Start>
@@ -92,7 +99,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
                 "of its own rank");
   const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
   const index_t length = x.extents()[0];
-  if (length == 0) refuse_no_steps(x.extents());
+  if (length == 0) refuse_no_steps(name_of_recurrence<Step>());
   const device& where = x.state()->where;
   // Uses a look-up, because its gradient is added to that of x in place; the gradient of a slice would be as
   // large as x.
@@ -130,7 +137,7 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
       static_assert(std::is_same_v<typename std::remove_cvref_t<decltype(e)>::value_type, T>,
                     "weft: recurrence: the first state must have the element type of the sequence");
       const auto first = evaluator.eval_program(unsqueeze<0>(resolve(to, v, e)));
-      if (!(first.extents() == extents)) refuse_start(first.extents(), of_state);
+      if (!(first.extents() == extents)) refuse_start(name_of_recurrence<Step>(), first.extents(), of_state);
       return state(first);
     });
   } else {

@@ -133,3 +133,12 @@ TEST_CASE("padding: the same where ranks divide the table, by rows of parameters
       check(trained(model, run));
     });
 }
+
+TEST_CASE("create: an error names a padding index only if there is one") {
+  CHECK_THROWS_WITH_AS((embedding_table<dyn, dyn, divided::nowhere, 4>::create(3, 2)),
+                       "weft: embedding_table: the padding index 4 is not one of 3 rows", value_error);
+  try {
+    (void)embedding_table<>::create(-2, 3);
+    FAIL("nothing was refused");
+  } catch (const error& refused) { CHECK(std::string(refused.what()).find("padding") == std::string::npos); }
+}

@@ -217,7 +217,7 @@ TEST_CASE("products in bf16") {
 TEST_CASE("what is wrong is said") {
   const lstm<3, 5> layer;
   const auto none = zeros<float>(extents<dyn, dyn, 3>{0, 2});
-  CHECK_THROWS_WITH_AS(eval(layer(none)), "weft: recurrence: a sequence of shape [0, 2, 20] has no elements",
+  CHECK_THROWS_WITH_AS(eval(layer(none)), "weft: lstm: the sequence has no positions: its first extent is 0",
                        shape_error);
   const auto x = zeros<float>(extents<dyn, dyn, 3>{4, 2});
   CHECK_THROWS_AS(eval(layer(x, zeros<float>(extents<dyn, dyn, dyn>{2, 3, 5}))), shape_error);
@@ -249,13 +249,34 @@ TEST_CASE("a step may contain blocks") {
 TEST_CASE("a first state of another shape is an error that says both") {
   const auto x = randn<float>(extents<dyn, dyn, 3>{4, 2, 3});
   const gru<3, 5> of_gru;
-  CHECK_THROWS_WITH_AS(
-      eval(of_gru(x, zeros<float>(extents<dyn, 5>{1, 5}))),
-      "weft: recurrence: the first state has the shape [1, 5], but later states the shape [2, 5]",
-      shape_error);
+  CHECK_THROWS_WITH_AS(eval(of_gru(x, zeros<float>(extents<dyn, 5>{1, 5}))),
+                       "weft: gru: the first state has the shape [1, 5], but later states the shape [2, 5]",
+                       shape_error);
   const lstm<3, 5> of_lstm;
   CHECK_THROWS_WITH_AS(
       eval(of_lstm(x, zeros<float>(extents<dyn, dyn, dyn>{3, 2, 5}))),
-      "weft: recurrence: the first state has the shape [3, 2, 5], but later states the shape [2, 2, 5]",
+      "weft: lstm: the first state has the shape [3, 2, 5], but later states the shape [2, 2, 5]",
       shape_error);
+}
+
+TEST_CASE("a state of another batch, or of other than two values, is an error of the cell") {
+  const lstm_cell<3, 5> of_lstm;
+  const gru_cell<3, 5> of_gru;
+  const auto x = randn<float>(extents<dyn, 3>{4, 3});
+  using state_of_lstm = tensor<float, extents<dyn, dyn, dyn>>;
+  const auto refused = [&](const char* why, index_t values, index_t batch) {
+    const state_of_lstm state(shape{3, {values, batch, 5}});
+    CHECK_THROWS_WITH_AS(eval(of_lstm(x, state)), why, shape_error);
+  };
+  refused("weft: lstm_cell: operands of shapes [4, 3] and [3, 4, 5]: extents 3 and 2 must be equal", 3, 4);
+  refused("weft: lstm_cell: operands of shapes [4, 3] and [2, 1, 5]: extents 4 and 1 must be equal", 2, 1);
+  CHECK_THROWS_WITH_AS(
+      eval(of_lstm(x, zeros<float>(extents<2, 1, 5>{}))),
+      "weft: lstm_cell: operands of shapes [4, 3] and [2, 1, 5]: extents 4 and 1 must be equal", shape_error);
+  CHECK_THROWS_WITH_AS(eval(of_gru(x, zeros<float>(extents<1, 5>{}))),
+                       "weft: gru_cell: operands of shapes [4, 3] and [1, 5]: extents 4 and 1 must be equal",
+                       shape_error);
+  const auto one = randn<float>(extents<3>{});  // without a batch
+  CHECK(eval(of_lstm(one, zeros<float>(extents<2, 5>{}))).extents() == shape{2, {2, 5}});
+  CHECK(eval(of_gru(one, zeros<float>(extents<5>{}))).extents() == shape{1, {5}});
 }
