@@ -17,8 +17,9 @@ namespace weft {
 /// `settings` are not used. A type of its own, so that users of Adam do not compile it. Throws value_error at
 /// a step if a setting is out of range.
 template <class Adam>
-  requires std::same_as<Adam, adam> || std::same_as<Adam, adamw>
 struct amsgrad {
+  static_assert(std::same_as<Adam, adam> || std::same_as<Adam, adamw>,
+                "weft: amsgrad: the settings must be those of adam or adamw: amsgrad{adamw{.lr = 1e-3}}");
   Adam settings;
   optimizer_state state{};
   std::int64_t steps = 0;

@@ -196,6 +196,21 @@ tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r
   static_assert(is_floating(dtype_of<T>), "weft: randn_like: the element type must be floating");
   return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, detail::normal_numbers<T>{r}));
 }
+/// Compile-time errors: an expression has no device before it is evaluated.
+template <expression E>
+  requires(!detail::is_leaf<E>)
+void rand_like(const E&, random_key = {}) {
+  static_assert(detail::unsupported<E>,
+                "weft: rand_like creates a tensor and takes one: rand_like(eval(x)); in "
+                "an expression, uniform_like(x)");
+}
+template <expression E>
+  requires(!detail::is_leaf<E>)
+void randn_like(const E&, random_key = {}) {
+  static_assert(detail::unsupported<E>,
+                "weft: randn_like creates a tensor and takes one: randn_like(eval(x)); "
+                "in an expression, normal_like(x)");
+}
 
 /// Compile-time errors: an element type that tensors do not support.
 template <class T, class E, class... Rest>
