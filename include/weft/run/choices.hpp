@@ -43,7 +43,8 @@ struct f32 : detail::precision_choice {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f32; }
 };
 /// Mixed precision: operands and results of f32 products and attention are rounded to bf16; sums are f32.
-/// Parameters, gradients and optimizer state stay f32. As torch.autocast with bfloat16.
+/// Parameters, gradients and optimizer state stay f32. As torch.autocast with bfloat16, except that
+/// convolutions stay f32.
 struct bf16 : detail::precision_choice {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::bf16; }
 };

@@ -102,6 +102,23 @@ TEST_CASE("attention of f32 is that of rounded queries, keys and values, and so 
   check(precision::f16{}, float16{});
 }
 
+TEST_CASE("convolutions of f32 stay f32, and so do their gradients") {
+  const auto x = randn<float>(extents<2, 3, 6, 5>{}, {.seed = 1});
+  const auto image = randn<float>(extents<2, 4, 4, 3>{}, {.seed = 2});
+  const auto all = [&](auto& c) {
+    const variable<float, extents<4, 3, 3, 3>> w(randn<float>(extents<4, 3, 3, 3>{}, {.seed = 3}));
+    tape steps(c);
+    const auto y = steps.eval(conv2d(x, w)), z = steps.eval(conv_transpose2d(image, w));
+    std::vector<std::vector<float>> values{y.to_vector(), z.to_vector()};
+    steps.backward(steps.eval(sum(square(y)) + sum(square(z))));
+    values.push_back(w.grad().to_vector());
+    return values;
+  };
+  context_in<precision::bf16> narrow;
+  context wide;
+  CHECK(all(narrow) == all(wide));
+}
+
 TEST_CASE("what is written as f64 stays") {
   context_in<precision::bf16> c;
   const auto x = randn<double>(extents<3, 4>{}, {.seed = 1});
