@@ -121,6 +121,12 @@ int main() {
   compiles(eval(cross_entropy(logits, probabilities)));
   //| F.kl_div(log_probabilities, probabilities, reduction="sum") | torch::kl_div(log_probabilities, probabilities, at::Reduction::Sum) | - | -
   compiles(eval(kl_div<reduction_kind::sum>(log_softmax(logits), probabilities)));
+  //| F.binary_cross_entropy(probabilities, targets) | torch::binary_cross_entropy(probabilities, targets) | - | -
+  compiles(eval(binary_cross_entropy(probabilities, targets)));
+  //| F.margin_ranking_loss(logits, probabilities, targets) | torch::margin_ranking_loss(logits, probabilities, targets) | - | -
+  compiles(eval(margin_ranking_loss(logits, probabilities, targets)));
+  //| F.hinge_embedding_loss(logits, targets) | torch::hinge_embedding_loss(logits, targets) | - | -
+  compiles(eval(hinge_embedding_loss(logits, targets)));
   //| optimizer = AdamW(model.parameters(), lr=1e-3) | AdamW optimizer(model->parameters(), 1e-3); | - | -
   adamw optimizer{.lr = 1e-3};
   //| torch.optim.Adam(model.parameters(), lr=1e-3) | Adam(model->parameters(), 1e-3) | - | -
