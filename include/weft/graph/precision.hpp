@@ -2,9 +2,9 @@
 // Mixed precision: products and attention are computed in bf16 or f16, everything else as written.
 //
 // What torch.autocast decides op by op at run time is one pass here: operands of products and of attention
-// are rounded (those of convolutions, which torch.autocast rounds too, are not: the pass runs before
-// convolutions become products); results are stored in the same type and widened where they are read. Fused kernels write the
-// rounded values, so products read, and the backward pass saves, half the bytes.
+// are rounded; results are stored in the same type and widened where they are read. Fused kernels write the
+// rounded values, so products read, and the backward pass saves, half the bytes. Convolutions, which
+// torch.autocast rounds, too, stay f32: the pass runs before they become products.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>

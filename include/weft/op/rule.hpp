@@ -166,9 +166,11 @@ struct of_one_shape : elementwise<Arity> {
   }
 };
 
+/// The product of operands of one shape.
 struct product_of_one_shape : of_one_shape<2> {
   static constexpr auto value(auto a, auto b) { return a * b; }
 };
+/// The same for the difference.
 struct difference_of_one_shape : of_one_shape<2> {
   static constexpr auto value(auto a, auto b) { return a - b; }
 };
@@ -182,8 +184,8 @@ struct op_name {
   }
 };
 
-/// The product, and the difference, of operands of one shape within a formula that users know as `Name`; Law
-/// is its compile-time error.
+/// The product of operands of one shape within a formula that users know as `Name`; Law is its compile-time
+/// error.
 ///   apply<op::product_of<"vjp">>(y, v)
 template <op_name Name, template <bool, class...> class Law = same_shape_law>
 struct product_of : product_of_one_shape {
@@ -191,6 +193,7 @@ struct product_of : product_of_one_shape {
   template <bool Holds, class... Extents>
   using law = Law<Holds, Extents...>;
 };
+/// The same for the difference.
 template <op_name Name, template <bool, class...> class Law = same_shape_law>
 struct difference_of : difference_of_one_shape {
   static constexpr const char* name = Name.text;
