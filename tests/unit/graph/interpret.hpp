@@ -145,6 +145,7 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"tap", [](const double* x) { return x[0]; }},
       {"sum_over_positions", [](const double* x) { return x[0]; }},
       {"checked_probability", [](const double* x) { return x[0]; }},
+      {"checked_weight", [](const double* x) { return x[0]; }},
       {"sin", [](const double* x) { return std::sin(x[0]); }},
       {"cos", [](const double* x) { return std::cos(x[0]); }},
       {"tanh", [](const double* x) { return std::tanh(x[0]); }},
