@@ -58,6 +58,10 @@ class backend {
   /// False if calls only count memory (device/counting.hpp).
   virtual bool computes() const { return true; }
 
+  /// Whether kernels can compute in f64. Where not, ops on f64 throw device_error that names the op; copies
+  /// of whole elements work.
+  virtual bool has_f64() const { return true; }
+
   /// Allocates device memory, aligned to 64 bytes. Throws out_of_memory_error if there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) noexcept = 0;

@@ -6,7 +6,8 @@
 // counts, BARRIER, and AWAIT(x), a use of a loaded value: the loads before it are issued together, where
 // CUDA's compiler would move each to its first use. Only CUDA has OF_LANE_ACROSS(x, bits), the x of the item
 // whose number differs in these bits, for groups of whole warps of 32. Indices are `long`, which has 64 bits
-// in both. Both languages have the types uint2, uint4 and float4, and _Pragma("unroll").
+// in both. Both languages have the types uint2, uint4 and float4, and _Pragma("unroll"). HAS_DOUBLE is
+// defined for devices that compute in f64 (backend::has_f64).
 #pragma once
 
 #include <weft/device/kernel.hpp>
@@ -18,9 +19,8 @@ inline constexpr int group_size = row_groups::least_items;
 
 /// The dialect's definitions in OpenCL C.
 inline constexpr const char* opencl_dialect = R"(
-#ifdef cl_khr_fp64
+#if defined HAS_DOUBLE && defined cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#define HAS_DOUBLE 1
 #endif
 #define KERNEL __kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void
 #define FUNCTION

@@ -196,6 +196,7 @@ class jit_backend : public backend {
   }
 
  private:
+  [[noreturn, gnu::cold]] void refuse_f64(const std::string& op) const;
   [[noreturn, gnu::cold]] void refuse_recording(const char* what) const {
     refuse<usage_error>({"weft: ", name(), ": this work cannot be recorded: it ", what});
   }

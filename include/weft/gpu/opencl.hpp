@@ -71,6 +71,7 @@ class opencl_backend : public jit_backend {
     return cl_.info(device_, CL_DEVICE_NAME) + ", " + cl_.info(device_, CL_DRIVER_VERSION);
   }
 
+  bool has_f64() const override { return has_f64_; }
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t) noexcept override;
   [[gnu::cold]] device_room room() const override;
@@ -119,6 +120,16 @@ class opencl_backend : public jit_backend {
     if (code != CL_SUCCESS) refuse(code, function);
   }
   [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function);
+  [[noreturn, gnu::cold]] static void refuse_memory(std::size_t bytes, const std::string& why);
+  [[gnu::cold]] static std::string name_of(cl_int code);
+  static bool is_out_of_memory(cl_int code) {
+    return code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
+           code == CL_OUT_OF_HOST_MEMORY;
+  }
+
+  /// A buffer that has been written, since many drivers take memory for it only then: if there is not enough,
+  /// this throws out_of_memory_error, and not the first kernel that uses the buffer, too late for a retry.
+  [[gnu::cold]] cl_mem created(std::size_t bytes);
 
   /// Builds the kernel of `program`, and releases the program.
   [[gnu::cold]] std::shared_ptr<compiled_kernel> built(cl_program program) const;
@@ -131,10 +142,12 @@ class opencl_backend : public jit_backend {
   cl_device_id device_ = nullptr;
   group_limits limits_;
   std::size_t most_parameter_bytes_ = 1024;  // of a kernel, as promised
+  bool has_f64_ = false;
   cl_context context_ = nullptr;
   cl_command_queue queue_ = nullptr;
   mutable std::mutex objects_mutex_;
   std::map<std::uintptr_t, memory_object> objects_;
+  std::size_t allocated_ = 0;  // bytes of all objects; drivers may not check that the device has so many
   std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The norm of gradients whose rows are distributed over ranks.
 //
-// The elements of a row are summed in double precision on one rank. Row sums are added as 128-bit integers in
-// units of 2^-96 of the largest row sum, which is exact in any order, so the norm does not depend on how rows
-// are distributed.
+// The elements of a row are summed in f64 on one rank, or in f32 on devices without f64. Row sums are added
+// as 128-bit integers in units of 2^-96 of the largest row sum, which is exact in any order, so the norm does
+// not depend on how rows are distributed.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// The sums of squares of all rows, of type f64; each element of a vector is a row. Computed by one launch.
+/// The sums of squares of all rows; each element of a vector is a row. Computed by one launch. Of type f64,
+/// or f32 on devices without f64.
 std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_list& gradients);
 
 /// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number; nullopt if no rank has
@@ -47,7 +48,7 @@ struct gradient_measure {
 };
 /// The 2-norm of the gradients times `mean` / `loss_scale`, where `loss_scale` is the factor that they
 /// already contain; and the factor for the update, which also limits the norm to `clip` unless that is 0. If
-/// one rank has all rows, its device computes both, and the host does not wait.
+/// one rank has all rows and its device has f64, the device computes both, and the host does not wait.
 gradient_measure measured_gradients(context& c, const tensor_list& gradients, communicator& ranks,
                                     const comm_options& o, double mean, double loss_scale, double clip);
 

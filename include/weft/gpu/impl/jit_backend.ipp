@@ -14,6 +14,10 @@ namespace weft {
 namespace gpu {
 
 WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_call& call) const {
+  if (!has_f64())
+    lower::for_each_instruction(call.instructions, [&](const lower::instruction& w) {
+      if (w.type == dtype::f64) refuse_f64(lower::kernel_name(call.instructions));
+    });
   const index_t items = call.args.rows() * call.args.row_size();
   const int threads = limits().threads;
   part first{lower::text_form_of(call, threads)}, second;
@@ -34,6 +38,11 @@ WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_
     second.groups = groups_for(items * (group_size / column_blocks::joined_columns));
   }
   return {first, second};
+}
+
+WEFT_DEFINE void jit_backend::refuse_f64(const std::string& op) const {
+  refuse<device_error>(
+      {"weft: ", op, ": the device ", name(), " (", description(), ") does not compute in f64"});
 }
 
 WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> kernels) {
@@ -173,6 +182,7 @@ WEFT_DEFINE void jit_backend::queue(const std::vector<one_of_joint>& calls) {
 
 WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b,
                                        const strided& c) {
+  if (!has_f64() && c.type == dtype::f64) refuse_f64("matmul");
   const int order = c.extents.order;
   const index_t m = c.extents[order - 2], n = c.extents[order - 1], k = a.extents[order - 1];
   index_t batch = 1;
@@ -411,7 +421,8 @@ WEFT_DEFINE compiled_kernel& jit_backend::kernel_of(const std::string& text) {
 }
 
 WEFT_DEFINE std::string jit_backend::source_of(const std::string& text, int threads) const {
-  return "#define GROUP_SIZE " + std::to_string(threads) + dialect() + common_vocabulary + text;
+  const char* const with_double = has_f64() ? "\n#define HAS_DOUBLE 1" : "";
+  return "#define GROUP_SIZE " + std::to_string(threads) + with_double + dialect() + common_vocabulary + text;
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::loaded_or_compiled(const std::string& source) {

@@ -69,6 +69,10 @@ WEFT_DEFINE void jit_backend::call_native(const char* op, const native_code& cod
   if (texts.empty())
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   op = code.name(op, operands.at);
+  if (!has_f64())
+    for (const auto& of : {operands.in, operands.out})
+      for (const strided& t : of)
+        if (t.type == dtype::f64) refuse_f64(op);
   const std::lock_guard lock(mutex_);
   if (!faults_) {
     faults_ = allocate(fault_bytes);

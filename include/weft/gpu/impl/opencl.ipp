@@ -34,6 +34,9 @@ WEFT_DEFINE opencl_backend::opencl_backend(int number) {
   limits_ = limits_of_device();
   cl_.clGetDeviceInfo(device_, CL_DEVICE_MAX_PARAMETER_SIZE, sizeof most_parameter_bytes_,
                       &most_parameter_bytes_, nullptr);
+  cl_device_fp_config of_f64 = 0;
+  cl_.clGetDeviceInfo(device_, CL_DEVICE_DOUBLE_FP_CONFIG, sizeof of_f64, &of_f64, nullptr);
+  has_f64_ = of_f64 != 0;
   cl_int code = 0;
   context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
   check(code, "clCreateContext");
@@ -49,18 +52,47 @@ WEFT_DEFINE opencl_backend::~opencl_backend() {
 }
 
 WEFT_DEFINE void* opencl_backend::allocate(std::size_t bytes) {
+  const std::size_t total = room().total;
+  {
+    const std::lock_guard lock(objects_mutex_);
+    if (total > 0 && bytes > total - std::min(total, allocated_))
+      refuse_memory(bytes, "the device has " + std::to_string(total) + " bytes");
+    allocated_ += bytes;
+  }
+  cl_mem object = nullptr;
+  try {
+    object = created(bytes);
+    const std::lock_guard lock(objects_mutex_);
+    const std::uintptr_t address = next_address_;
+    objects_.emplace(address, memory_object{object, bytes});
+    next_address_ += (bytes + 4095) / 4096 * 4096 + 4096;
+    return reinterpret_cast<void*>(address);
+  } catch (...) {
+    if (object) cl_.clReleaseMemObject(object);
+    const std::lock_guard lock(objects_mutex_);
+    allocated_ -= bytes;
+    throw;
+  }
+}
+
+WEFT_DEFINE cl_mem opencl_backend::created(std::size_t bytes) {
   cl_int code = 0;
   const cl_mem object = cl_.clCreateBuffer(context_, CL_MEM_READ_WRITE, bytes, nullptr, &code);
-  if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
-      code == CL_OUT_OF_HOST_MEMORY || code == CL_INVALID_BUFFER_SIZE)
-    throw out_of_memory_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) +
-                              " bytes");
-  check(code, "clCreateBuffer");
-  const std::lock_guard lock(objects_mutex_);
-  const std::uintptr_t address = next_address_;
-  next_address_ += (bytes + 4095) / 4096 * 4096 + 4096;
-  objects_.emplace(address, memory_object{object, bytes});
-  return reinterpret_cast<void*>(address);
+  if (code == CL_INVALID_BUFFER_SIZE) {
+    cl_ulong most = 0;
+    cl_.clGetDeviceInfo(device_, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, nullptr);
+    refuse_memory(bytes, "one buffer may have at most " + std::to_string(most) +
+                             " bytes (CL_DEVICE_MAX_MEM_ALLOC_SIZE)");
+  }
+  if (code == CL_SUCCESS) {
+    const cl_uchar zero = 0;
+    code = cl_.clEnqueueFillBuffer(queue_, object, &zero, 1, 0, 1, 0, nullptr, nullptr);
+    if (code == CL_SUCCESS) return object;
+    cl_.clReleaseMemObject(object);
+  }
+  if (!is_out_of_memory(code)) refuse(code, "allocation of a buffer");
+  cl_.clFinish(queue_);  // until then the driver keeps what was released
+  refuse_memory(bytes, name_of(code));
 }
 
 WEFT_DEFINE void opencl_backend::deallocate(void* memory, std::size_t) noexcept {
@@ -68,6 +100,7 @@ WEFT_DEFINE void opencl_backend::deallocate(void* memory, std::size_t) noexcept 
   const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(memory));
   if (found == objects_.end()) return;
   cl_.clReleaseMemObject(found->second.object);
+  allocated_ -= found->second.bytes;
   objects_.erase(found);
 }
 
@@ -194,8 +227,22 @@ WEFT_DEFINE void opencl_backend::write(void* to, const void* from, std::size_t b
         "clEnqueueWriteBuffer");
 }
 
+WEFT_DEFINE std::string opencl_backend::name_of(cl_int code) {
+  switch (code) {
+    case CL_MEM_OBJECT_ALLOCATION_FAILURE: return "CL_MEM_OBJECT_ALLOCATION_FAILURE";
+    case CL_OUT_OF_RESOURCES: return "CL_OUT_OF_RESOURCES";
+    case CL_OUT_OF_HOST_MEMORY: return "CL_OUT_OF_HOST_MEMORY";
+    default: return "code " + std::to_string(code);
+  }
+}
+
 WEFT_DEFINE void opencl_backend::refuse(cl_int code, const char* function) {
-  throw device_error(std::string("weft: opencl: ") + function + " failed with code " + std::to_string(code));
+  throw device_error(std::string("weft: opencl: ") + function + " failed with " + name_of(code));
+}
+
+WEFT_DEFINE void opencl_backend::refuse_memory(std::size_t bytes, const std::string& why) {
+  throw out_of_memory_error("weft: opencl: out of memory: " + why + ": could not allocate " +
+                            std::to_string(bytes) + " bytes");
 }
 
 WEFT_DEFINE opencl_backend::place opencl_backend::find(const void* memory) const {

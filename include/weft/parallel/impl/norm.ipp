@@ -15,7 +15,9 @@ namespace weft {
 namespace parallel {
 namespace detail {
 
-WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_list& gradients) {
+/// The sums of squares of all rows, of type T.
+template <class T>
+std::shared_ptr<tensor_state> all_row_sums_in(context& c, const tensor_list& gradients) {
   tensor_list all;
   index_t total = 0;
   for (const auto& g : gradients) {
@@ -25,11 +27,11 @@ WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_
     all.back()->extents = {2, {count, size / count}};
     total += count;
   }
-  const auto joined = make_state(c.where(), {1, {total}}, dtype::f64);
+  const auto joined = make_state(c.where(), {1, {total}}, dtype_of<T>);
   runtime::joint_launch together(c, "gradient norm");
   index_t first = 0;
   for (const auto& g : all) {
-    auto e = sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(g))), dims<-1>);
+    auto e = sum(square(cast<T>(tensor<float, extents<dyn, dyn>>(g))), dims<-1>);
     const runtime::executable& p = runtime::executable_of<runtime::value_program<decltype(e)>>;
     const runtime::operands o = runtime::operands_of(e);
     tensor_list sums{part_of(*joined, first, {1, {g->extents[0]}})};
@@ -39,6 +41,10 @@ WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_
   }
   together.launch();
   return joined;
+}
+
+WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_list& gradients) {
+  return c.where()->has_f64() ? all_row_sums_in<double>(c, gradients) : all_row_sums_in<float>(c, gradients);
 }
 
 // The sum is an integer in units of 2^(exponent - 96), for the exponent of the largest number.
@@ -89,7 +95,13 @@ WEFT_DEFINE std::optional<double> norm_of_rows(context& c, const tensor_list& gr
                                                const comm_options& o) {
   const auto sums = all_row_sums(c, gradients);
   std::vector<double> rows(static_cast<std::size_t>(sums->extents.size()));
-  c.where()->download(rows.data(), sums->memory.data(), rows.size() * sizeof(double));
+  if (sums->type == dtype::f64) {
+    c.where()->download(rows.data(), sums->memory.data(), rows.size() * sizeof(double));
+  } else {
+    std::vector<float> narrow(rows.size());
+    c.where()->download(narrow.data(), sums->memory.data(), narrow.size() * sizeof(float));
+    std::copy(narrow.begin(), narrow.end(), rows.begin());
+  }
   const std::optional<double> sum = exact_sum(rows, ranks, o);
   return sum ? std::optional(std::sqrt(*sum)) : std::nullopt;
 }
@@ -197,7 +209,7 @@ inline strided operand_of(const tensor_state& t) {
 WEFT_DEFINE gradient_measure measured_gradients(context& c, const tensor_list& gradients, communicator& ranks,
                                                 const comm_options& o, double mean, double loss_scale,
                                                 double clip) {
-  if (ranks.size() > 1) {
+  if (ranks.size() > 1 || !c.where()->has_f64()) {
     const std::optional<double> sum = detail::norm_of_rows(c, gradients, ranks, o);
     const double norm = sum.value_or(0.0) / loss_scale * mean;
     return {norm, mean / loss_scale * (clip > 0 ? clip_factor(norm, clip) : 1.0), sum.has_value()};
