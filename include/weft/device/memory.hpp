@@ -207,6 +207,12 @@ class buffer {
     block_->allocator->describe(*block_->of, what);
     block_->allocator->set_name(*block_->of, name);
   }
+  /// The kind and the name of the tensor in it: "parameter wte.weight"; empty if it has no name.
+  [[gnu::cold]] std::string named_contents() const {
+    if (!block_) return {};
+    const auto [what, name] = block_->allocator->description_of(*block_->of);
+    return name ? std::string(what) + " " + *name : std::string();
+  }
   void set_name(const std::string& name) const {
     if (block_) block_->allocator->set_name(*block_->of, std::make_shared<const std::string>(name));
   }

@@ -46,7 +46,7 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
       refuse<usage_error>({"weft: bind: parameter ", name, " is already divided, as ", t.divided->name});
     if (message_device(t.where, &layers) != t.where)
       refuse<device_error>({"weft: bind: parameter ", name, " is on device ", t.where->name(),
-                            ": layers can be divided only on devices whose memory messages can use"});
+                            ": layers can be divided ", divided_devices});
     const auto [seen, is_new] = first.try_emplace(&t, name, division_of<P>());
     if (!(seen->second.second == division_of<P>()))
       refuse<usage_error>({"weft: bind: parameters ", seen->second.first, " and ", name,

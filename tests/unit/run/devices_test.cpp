@@ -83,6 +83,17 @@ TEST_CASE("update: a target on another device") {
   CHECK(y.to_vector() == std::vector<float>(4, 2));
 }
 
+TEST_CASE("an operand on another device is named if it is a parameter with a name") {
+  const device there = another_cpu();
+  context c(there);
+  linear<4, 3> m;
+  (void)state_dict(m);
+  m.weight = m.weight.to(there);
+  const auto x = ones<float>(extents<2, 4>{}, there);
+  CHECK_THROWS_WITH_AS(eval(m(x), c), doctest::Contains("(parameter bias) of shape [3] is on device cpu"),
+                       device_error);
+}
+
 TEST_CASE("backward: a seed on another device") {
   const device there = another_cpu();
   for (const bool has_hook : {false, true}) {

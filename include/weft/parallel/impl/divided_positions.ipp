@@ -21,7 +21,7 @@ WEFT_DEFINE void divided_positions::check(const char* reader, const device& wher
                                           index_t positions) const {
   if (where->computes() && message_device(where, ranks_.get()) != where)
     refuse<device_error>({"weft: ", reader, ": on device ", where->name(),
-                          ": positions can be divided only on devices whose memory messages can use"});
+                          ": positions can be divided ", divided_devices});
   if (!division_)
     refuse<usage_error>(
         {"weft: ", reader,

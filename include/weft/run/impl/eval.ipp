@@ -18,8 +18,10 @@ namespace detail {
 
 WEFT_DEFINE void refuse_device(const char* what, std::size_t number, const tensor_state& t,
                                const device& here) {
+  const std::string contents = t.memory.named_contents();
+  const std::string named = contents.empty() ? "" : " (" + contents + ")";
   refuse<device_error>(
-      {"weft: ", what, " ", number, " of shape ", t.extents, " is on device ", t.where->name(),
+      {"weft: ", what, " ", number, named, " of shape ", t.extents, " is on device ", t.where->name(),
        ", but the context computes on ", here->name(),
        std::string_view(t.where->name()) == here->name() ? " (another device of that name)" : "",
        ": pass a context of the tensor's device, or move the tensor: x.to(c.where())"});
