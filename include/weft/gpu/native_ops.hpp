@@ -10,6 +10,7 @@
 #include <weft/gpu/index_add_texts.hpp>
 #include <weft/gpu/look_up_texts.hpp>
 #include <weft/gpu/merge_texts.hpp>
+#include <weft/gpu/sort_texts.hpp>
 #include <weft/gpu/window_texts.hpp>
 
 namespace weft::gpu {
@@ -30,6 +31,8 @@ inline native_text of_running(const char* text, const native_operands& o) {
 }
 /// The kernels that sum rows by index, sorted if there is scratch memory for it.
 [[gnu::cold]] std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits);
+/// The kernels that sort lines, in chunks that are merged if they are long and there is scratch memory for it.
+[[gnu::cold]] std::vector<native_text> argsort_texts(const native_operands& o, const group_limits& limits);
 }  // namespace detail
 
 /// The kernels of a native op, in order: those of the library's op that it names, or its own; none if it has

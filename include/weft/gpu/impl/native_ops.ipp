@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/device/sorted_lines.hpp>
 #include <weft/device/sorted_rows.hpp>
 #include <weft/gpu/native_ops.hpp>
 
@@ -31,6 +32,21 @@ WEFT_DEFINE std::vector<native_text> index_add_texts(const native_operands& o, c
   return texts;
 }
 
+WEFT_DEFINE std::vector<native_text> argsort_texts(const native_operands& o, const group_limits& limits) {
+  const sorted_lines by(o);
+  if (!o.scratch || !by.sorts()) return {{argsort_text, o.in[0].size()}};
+  const std::string words = weft::detail::joined(
+      {"#define CHUNK ", sorted_lines::chunk, "\n#define MERGED ", positions_by_item, "\n",
+       sorted_positions_text});
+  std::vector<native_text> texts{
+      {sort_line_chunks_text, by.lines * by.chunks, std::min(128, limits.threads), words}};
+  const index_t items = by.lines * ((by.length + positions_by_item - 1) / positions_by_item);
+  for (index_t pass = 0; pass < by.passes; ++pass)
+    texts.push_back({merge_positions_text, items, 0, words, 0, pass});
+  texts.push_back({store_positions_text, o.out[0].size(), 0, words, 0, by.passes});
+  return texts;
+}
+
 }  // namespace detail
 
 WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, const native_operands& o,
@@ -47,7 +63,7 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
       if (elements == 0) return {{checked_scatter_text, o.in[0].size()}};
       return {detail::of_lines(scatter_sum_text, detail::lines_of_result(o))};
     case native_op::arg_extremum: return {detail::of_lines(arg_extremum_text, elements)};
-    case native_op::argsort: return {{argsort_text, o.in[0].size()}};
+    case native_op::argsort: return detail::argsort_texts(o, limits);
     case native_op::cumsum: return {detail::of_running(cumsum_text, o)};
     case native_op::fold_windows: return {{fold_windows_text, elements}};
     case native_op::arg_window_max: return {{arg_window_max_text, elements}};
