@@ -139,7 +139,8 @@ if("CUDA" IN_LIST weft_components)
   add_dependencies(weft_test_gpu_nccl_world weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt weft_fake_nccl)
   foreach(target weft_test_gpu_cuda_test weft_test_gpu_nccl_test weft_test_gpu_nccl_layers_test weft_test_law_device_test
           weft_test_gpu_kept_kernels_test weft_test_gpu_tensor_core_test weft_test_gpu_memory_test weft_test_gpu_graph_test
-          weft_test_gpu_index_add_test weft_test_gpu_copies_and_products_test weft_test_gpu_kernel_text_test)
+          weft_test_gpu_index_add_test weft_test_gpu_copies_and_products_test weft_test_gpu_kernel_text_test
+          weft_test_gpu_sort_test)
     add_dependencies(${target} weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt)
   endforeach()
   weft_add_test(gpu/cuda gpu COMMAND weft_test_gpu_cuda_test ENVIRONMENT LD_LIBRARY_PATH=${fakes})
@@ -157,7 +158,7 @@ if("CUDA" IN_LIST weft_components)
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
   weft_add_test(gpu/device gpu COMMAND weft_test_law_device_test
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
-  foreach(test index_add copies_and_products kernel_text)
+  foreach(test index_add copies_and_products kernel_text sort)
     weft_add_test(gpu/${test}_cuda gpu COMMAND weft_test_gpu_${test}_test
                   ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
   endforeach()

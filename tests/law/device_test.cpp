@@ -524,6 +524,15 @@ TEST_CASE("sorting and running sums, of every type, with their gradients") {
   check_with_gradients([](auto x, auto) {
     return apply<op::linear_recurrence, attr<0, 0>>(transpose(x), transpose(x * 0.5f));
   });
+  const auto long_lines = [](const device& d) {
+    return generate<float>(
+        extents<2, 1500>{}, [](index_t i) { return static_cast<float>(i * 7919 % 211); }, d);
+  };
+  check_everywhere(
+      [&](context& c, const device& d) {
+        return values{oracle::read(eval(topk<1>(long_lines(d), 1000).indices, c))};
+      },
+      {oracle::value(topk<1>(long_lines(default_device()), 1000).indices)});
   const auto of_type = [&]<class T>(T) {
     const auto numbers = [](const device& d) {
       return generate<T>(
