@@ -140,7 +140,7 @@ if("CUDA" IN_LIST weft_components)
   foreach(target weft_test_gpu_cuda_test weft_test_gpu_nccl_test weft_test_gpu_nccl_layers_test weft_test_law_device_test
           weft_test_gpu_kept_kernels_test weft_test_gpu_tensor_core_test weft_test_gpu_memory_test weft_test_gpu_graph_test
           weft_test_gpu_index_add_test weft_test_gpu_copies_and_products_test weft_test_gpu_kernel_text_test
-          weft_test_gpu_sort_test)
+          weft_test_gpu_sort_test weft_test_gpu_reports_test)
     add_dependencies(${target} weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt)
   endforeach()
   weft_add_test(gpu/cuda gpu COMMAND weft_test_gpu_cuda_test ENVIRONMENT LD_LIBRARY_PATH=${fakes})
@@ -158,7 +158,7 @@ if("CUDA" IN_LIST weft_components)
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
   weft_add_test(gpu/device gpu COMMAND weft_test_law_device_test
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
-  foreach(test index_add copies_and_products kernel_text sort)
+  foreach(test index_add copies_and_products kernel_text sort reports)
     weft_add_test(gpu/${test}_cuda gpu COMMAND weft_test_gpu_${test}_test
                   ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
   endforeach()

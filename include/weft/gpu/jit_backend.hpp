@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bitset>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -28,6 +27,7 @@
 #include <weft/gpu/kernel_cache.hpp>
 #include <weft/gpu/native_ops.hpp>
 #include <weft/gpu/products.hpp>
+#include <weft/gpu/report_words.hpp>
 #include <weft/gpu/staging.hpp>
 #include <weft/lower/text.hpp>
 
@@ -55,7 +55,7 @@ class jit_backend : public backend {
   /// The call waits only if they do not fit there.
   void upload(void* to, const void* from, std::size_t bytes) override;
   /// Waits once. Throws value_error if a kernel of this thread has reported an invalid operand since the
-  /// thread's last wait.
+  /// thread's last wait, or one of a thread that has ended without a wait.
   void download(void* to, const void* from, std::size_t bytes) override {
     const host_copy one{to, from, bytes};
     finish({&one, 1});
@@ -103,9 +103,6 @@ class jit_backend : public backend {
  protected:
   static constexpr index_t max_groups = row_groups::most;
 
-  /// What native ops of a thread refuse is reported in the thread's own word, and thrown when that thread
-  /// waits; threads beyond this number share words.
-  static constexpr std::size_t fault_words = 64;
   /// Maximum number of random keys of recorded work.
   static constexpr std::size_t most_keys = 8192;
   /// What recorded work refers to apart from memory of tensors.
@@ -204,8 +201,8 @@ class jit_backend : public backend {
   /// what was compiled since the last wait. Throws value_error if a kernel has reported an invalid operand.
   void finish(std::span<const host_copy> copies);
   /// Called if not all of these copies could be queued: waits for those that are, since the caller may free
-  /// the memory to which they go. `asks`: whether a report of this thread's native ops was to be read.
-  [[gnu::cold]] void abandon_copies(bool asks) noexcept;
+  /// the memory to which they go.
+  [[gnu::cold]] void abandon_copies() noexcept;
   /// One text of a fused kernel, and how it is launched.
   struct part {
     lower::text_form form{};
@@ -255,11 +252,10 @@ class jit_backend : public backend {
   std::vector<std::shared_ptr<compiled_kernel>> unkept_;
   staging_memory staging_;
   static constexpr std::size_t number_bytes = (1 + most_keys) * sizeof(std::uint64_t);
-  static constexpr std::size_t fault_bytes = fault_words * sizeof(std::int32_t);
-  static std::size_t own_fault();
+  static constexpr std::size_t fault_bytes = report_words::count * sizeof(std::int32_t);
   void* fault_word(std::size_t of) const { return static_cast<std::int32_t*>(faults_) + of; }
-  void* faults_ = nullptr;                    // device memory
-  std::bitset<fault_words> natives_pending_;  // whether native ops were launched that no wait has checked
+  void* faults_ = nullptr;  // device memory
+  report_words reports_;    // in which word native ops were launched that no wait has checked
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
     return set && *set && std::strcmp(set, "0") != 0;

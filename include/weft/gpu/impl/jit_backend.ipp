@@ -298,41 +298,37 @@ WEFT_DEFINE void jit_backend::release(recorded_parts& parts) noexcept {
 }
 
 WEFT_DEFINE void jit_backend::begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys) {
-  const std::size_t own_word = own_fault();
-  std::vector<std::uint64_t> numbers{own_word};
+  std::vector<std::uint64_t> numbers{0};
   if (parts.draws) {
     if (keys.size() > most_keys)
       refuse<usage_error>({"weft: ", name(), ": recorded work draws random numbers and runs ", keys.size(),
                            " programs, but at most ", most_keys, " are supported"});
     numbers.insert(numbers.end(), keys.begin(), keys.end());
   }
+  if (parts.reports) {
+    const std::lock_guard lock(mutex_);
+    numbers[0] = reports_.own();
+  }
   if (parts.draws || parts.reports)
     upload(parts.numbers, numbers.data(), numbers.size() * sizeof(std::uint64_t));
-  if (!parts.reports) return;
-  const std::lock_guard lock(mutex_);
-  natives_pending_[own_word] = true;
 }
 
-WEFT_DEFINE void jit_backend::abandon_copies(bool asks) noexcept {
+WEFT_DEFINE void jit_backend::abandon_copies() noexcept {
   try {
     wait();
   } catch (const device_error&) {  // what was queued will not run
   }
-  const std::lock_guard lock(mutex_);
-  if (asks) natives_pending_[own_fault()] = true;
 }
 
 WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
   refuse_in_recording("waits for the device, to read elements on the host");
   staging_memory::waiting now(staging_);
-  const std::size_t own_word = own_fault();
-  bool asks = false;
+  std::vector<std::size_t> words;
   {
     const std::lock_guard lock(mutex_);
-    asks = natives_pending_[own_word];
-    natives_pending_[own_word] = false;
+    words = reports_.asked();
   }
-  std::int32_t code = 0;
+  std::vector<std::int32_t> codes(words.size());
   std::vector<std::pair<host_copy, const char*>> staged;  // to be copied further, and from where
   try {
     const auto own = staging_.lock();
@@ -342,11 +338,12 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
       if (kept) staged.emplace_back(c, kept);
       read(kept ? kept : c.to, c.from, c.bytes);
     };
-    if (asks) begin({&code, fault_word(own_word), sizeof code});
+    for (std::size_t i = 0; i < words.size(); ++i)
+      begin({&codes[i], fault_word(words[i]), sizeof(std::int32_t)});
     for (const host_copy& c : copies) begin(c);
     now.begin();
   } catch (...) {
-    abandon_copies(asks);
+    abandon_copies();
     throw;
   }
   wait();
@@ -355,9 +352,14 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
   for (const auto& kernel : std::exchange(unkept_, {}))
     if (const std::vector<char> machine = code_of(*kernel); !machine.empty())
       cache_.keep(*kernel->key, machine);
-  if (code == 0) return;
-  fill_zero(fault_word(own_word), sizeof code);
-  throw value_error("weft: " + refusals_[static_cast<std::size_t>(code - 1)]);
+  std::int32_t refused = 0;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    if (codes[i] != 0) {
+      fill_zero(fault_word(words[i]), sizeof(std::int32_t));
+      refused = codes[i];
+    }
+  reports_.give_back(words);
+  if (refused != 0) throw value_error("weft: " + refusals_[static_cast<std::size_t>(refused - 1)]);
 }
 
 WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {

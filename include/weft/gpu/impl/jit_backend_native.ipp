@@ -8,12 +8,6 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE std::size_t jit_backend::own_fault() {
-  static std::atomic<std::size_t> threads{0};
-  static thread_local const std::size_t own = threads++;
-  return own % fault_words;
-}
-
 WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
   const auto i = static_cast<std::size_t>(k), in = operands.in.size();
   return i < in ? operands.in[i] : operands.out[i - in];
@@ -118,12 +112,9 @@ WEFT_DEFINE void jit_backend::run_native(const char* op, const char* fault, cons
     append_padded(p, t.extents.extent, t.extents.order, 1, order);
     append_padded(p, t.stride, t.extents.order, 0, order);
   }
-  const std::size_t own_word = own_fault();
-  pointers.push_back(is_recording() ? faults_ : fault_word(own_word));
+  pointers.push_back(is_recording() ? faults_ : fault_word(reports_.own()));
   pointers.push_back(operands.scratch ? operands.scratch : faults_);  // not accessed if there is none
-  if (!is_recording()) {
-    natives_pending_[own_word] = true;
-  } else {
+  if (is_recording()) {
     recorded_->reports = true;
     if (std::string_view(by.text).find("random") != std::string_view::npos) recorded_->draws = true;
   }
