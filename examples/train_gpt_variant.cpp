@@ -340,8 +340,9 @@ int train(const settings& s, communicator& host) {
   const mesh_sizes sizes = mesh_of(s, ranks.size());
   if (sizes.cp > 1 && !where->host_accessible() && ranks.reaches() != &*where)
     throw usage_error("--mesh " + s.mesh + ": the axis cp sends messages from device memory, which " +
-                      (where->name() == std::string("cuda") ? "on cuda needs --comm nccl"
-                                                            : std::string("is not possible on ") + where->name()));
+                      (where->name() == std::string("cuda")
+                           ? "on cuda needs --comm nccl"
+                           : std::string("is not possible on ") + where->name()));
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   parallel_options strategy = parallel_options_of(s);

@@ -31,7 +31,8 @@ inline native_text of_running(const char* text, const native_operands& o) {
 }
 /// The kernels that sum rows by index, sorted if there is scratch memory for it.
 [[gnu::cold]] std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits);
-/// The kernels that sort lines, in chunks that are merged if they are long and there is scratch memory for it.
+/// The kernels that sort lines, in chunks that are merged if they are long and there is scratch memory for
+/// it.
 [[gnu::cold]] std::vector<native_text> argsort_texts(const native_operands& o, const group_limits& limits);
 }  // namespace detail
 

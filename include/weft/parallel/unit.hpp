@@ -75,7 +75,8 @@ state_ptr zeros_like(const tensor_state& t);
 device message_device(const device& where, const communicator* ranks = nullptr);
 /// For the message of an exception: on which devices ranks can divide layers or positions, and what remains.
 inline constexpr const char* divided_devices =
-    "only on devices whose memory messages can use: the CPU, and CUDA with NCCL. On others, policies with pp, "
+    "only on devices whose memory messages can use: the CPU, and CUDA with NCCL. On others, policies with "
+    "pp, "
     "dp, fsdp and ep work";
 /// The memory space of messages on `where`, for communicators; arbitrary on a device that only counts.
 inline memory_space message_space(const backend& where) {

@@ -35,9 +35,8 @@ WEFT_DEFINE std::vector<native_text> index_add_texts(const native_operands& o, c
 WEFT_DEFINE std::vector<native_text> argsort_texts(const native_operands& o, const group_limits& limits) {
   const sorted_lines by(o);
   if (!o.scratch || !by.sorts()) return {{argsort_text, o.in[0].size()}};
-  const std::string words = weft::detail::joined(
-      {"#define CHUNK ", sorted_lines::chunk, "\n#define MERGED ", positions_by_item, "\n",
-       sorted_positions_text});
+  const std::string words = weft::detail::joined({"#define CHUNK ", sorted_lines::chunk, "\n#define MERGED ",
+                                                  positions_by_item, "\n", sorted_positions_text});
   std::vector<native_text> texts{
       {sort_line_chunks_text, by.lines * by.chunks, std::min(128, limits.threads), words}};
   const index_t items = by.lines * ((by.length + positions_by_item - 1) / positions_by_item);

@@ -186,8 +186,8 @@ WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<
     if (code != CL_SUCCESS && bytes > most_parameter_bytes_)
       throw device_error("weft: opencl: a kernel has " + std::to_string(bytes) +
                          " bytes of parameters, of which this device promises to accept " +
-                         std::to_string(most_parameter_bytes_) + ": " + called + " failed with code " +
-                         std::to_string(code));
+                         std::to_string(most_parameter_bytes_) + ": " + called + " failed with " +
+                         name_of(code));
     check(code, called);
   };
   cl_uint next = 0;

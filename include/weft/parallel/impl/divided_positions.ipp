@@ -20,8 +20,8 @@ WEFT_DEFINE strided range_of(strided t, const position_range& of, int dim) {
 WEFT_DEFINE void divided_positions::check(const char* reader, const device& where, const shape& extents,
                                           index_t positions) const {
   if (where->computes() && message_device(where, ranks_.get()) != where)
-    refuse<device_error>({"weft: ", reader, ": on device ", where->name(),
-                          ": positions can be divided ", divided_devices});
+    refuse<device_error>(
+        {"weft: ", reader, ": on device ", where->name(), ": positions can be divided ", divided_devices});
   if (!division_)
     refuse<usage_error>(
         {"weft: ", reader,
