@@ -174,7 +174,7 @@ constexpr auto loss_of_pair(X input, Y target, P... parameters) {
   const auto losses = [&](auto x, auto y) {
     constexpr dtype both =
         promoted(dtype_of<typename decltype(x)::value_type>, dtype_of<typename decltype(y)::value_type>);
-    using T = typename type_of<both>::type;
+    using T = element_of<both>;
     return reduced<How>(apply<Op>(std::move(x), std::move(y), scalar<T>(static_cast<T>(parameters))...));
   };
   return rounded_once(losses, in_floats(std::move(input)), in_floats(std::move(target)));
