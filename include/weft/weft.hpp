@@ -28,6 +28,7 @@
 #include <weft/nn/sequential.hpp>
 #include <weft/nn/training_mode.hpp>
 #include <weft/nn/transformer.hpp>
+#include <weft/optim/copy_weights.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/optim/parameter_groups.hpp>
 #include <weft/optim/amsgrad.hpp>

@@ -48,12 +48,12 @@ class bound_run : public Context {
  public:
   using programs = Options;
 
-  [[gnu::cold]] bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
+  [[gnu::cold]] bound_run(parallel::bound_model model, Optimizer& optimizer,
                           std::shared_ptr<communicator> ranks, const parallel_options& o,
                           parallel::expert_division experts = {})
-      : bound_run(Context::device_of(parameters), optimizer, std::move(ranks), o) {
+      : bound_run(empty{}, std::move(model), optimizer, std::move(ranks), o) {
     Context::divide_experts(std::move(experts));
-    Context::hold(parameters, buffers);
+    Context::hold(this->model().parameters(), this->model().buffers());
   }
 
   using Context::step;
@@ -74,6 +74,7 @@ class bound_run : public Context {
     const record_function range("step");
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
+    this->model().require_unchanged("step");
     check_optimizer();
     Context::begin_together(micro_batches);
     if (o.graph && this->where()->records()) return recorded_step(micro_batches, loss, o);
@@ -94,11 +95,12 @@ class bound_run : public Context {
   Optimizer& optimizer() const { return *optimizer_; }
 
  protected:
+  struct empty {};
   /// A run that holds no parameters yet. `more`: further constructor arguments of `Context`.
   template <class... More>
-  [[gnu::cold]] bound_run(const device& where, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
-                          const parallel_options& o, More&&... more)
-      : Context(where, {&optimizer.state, &optimizer.steps, Options::products == dtype::f16},
+  [[gnu::cold]] bound_run(empty, parallel::bound_model model, Optimizer& optimizer,
+                          std::shared_ptr<communicator> ranks, const parallel_options& o, More&&... more)
+      : Context(std::move(model), {&optimizer.state, &optimizer.steps, Options::products == dtype::f16},
                 std::move(ranks), o, std::forward<More>(more)...),
         optimizer_(&optimizer) {}
 
@@ -165,14 +167,6 @@ class bound_run : public Context {
 };
 
 namespace detail {
-/// The parameters of a model, each once; a tied parameter has the name of its first occurrence.
-template <class Model>
-state_dict_t once_each(const Model& model) {
-  state_dict_t all = named_parameters(model);
-  tensor_list met;
-  std::erase_if(all, [&](const auto& named) { return !is_new(met, named.second); });
-  return all;
-}
 template <class Plan>
 using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_type>, strategy::single,
                                        typename Plan::strategy_type>;
@@ -197,7 +191,7 @@ auto bound(Model& model, Optimizer& optimizer, communicator& ranks, const parall
   if (std::is_same_v<strategy_of<Plan>, strategy::single> && ranks.size() > 1)
     refuse<usage_error>({"weft: bind: strategy::single is for one rank, but there are ", ranks.size()});
   place_model<Plan>(model, ranks, where);
-  return bound_run<Optimizer, typename Plan::programs>(once_each(model), named_buffers(model), optimizer,
+  return bound_run<Optimizer, typename Plan::programs>(parallel::bound_model(model), optimizer,
                                                        {std::shared_ptr<void>(), &ranks}, o);
 }
 }  // namespace detail
@@ -261,7 +255,7 @@ template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
   check_options(o, strategy::mesh<dp>::has);
-  return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
+  return {parallel::bound_model(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
   requires requires { typename Plan::strategy_type; } && (!divides_model<Plan>) &&
@@ -318,8 +312,8 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, const device_options& where = {}) {
   auto alone = std::make_shared<self_communicator>();
   detail::place_model<Plan>(model, *alone, where);
-  return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
-                                                       optimizer, std::move(alone),
+  return bound_run<Optimizer, typename Plan::programs>(parallel::bound_model(model), optimizer,
+                                                       std::move(alone),
                                                        detail::strategy_of<Plan>::options());
 }
 

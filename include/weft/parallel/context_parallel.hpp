@@ -182,7 +182,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
         detail::divided_experts<Plan>(model, ranks, o));
   } else {
     return context_parallel_run<bound_run<Optimizer, options>>(
-        std::move(context), detail::once_each(model), named_buffers(model), optimizer,
+        std::move(context), parallel::bound_model(model), optimizer,
         std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
         detail::divided_experts<Plan>(model, ranks, o));
   }

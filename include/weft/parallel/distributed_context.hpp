@@ -11,6 +11,7 @@
 
 #include <weft/optim/loss_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
+#include <weft/parallel/bound_model.hpp>
 #include <weft/parallel/data_parallel.hpp>
 #include <weft/parallel/step_graph.hpp>
 
@@ -160,13 +161,13 @@ class distributed_context : public context {
     bool scales_loss;     // whether products are in f16, which needs a loss scale
   };
 
-  /// A run that holds no parameters yet; see hold(). Throws usage_error for options out of range.
-  [[gnu::cold]] distributed_context(const device& where, const training& of,
+  /// A run that holds no parameters yet; see hold(). Throws usage_error for options out of range, and for a
+  /// model without parameters.
+  [[gnu::cold]] distributed_context(parallel::bound_model model, const training& of,
                                     std::shared_ptr<communicator> ranks, const parallel_options& o);
   ~distributed_context() = default;
 
-  /// The device of a model, which must have parameters.
-  [[gnu::cold]] static device device_of(const state_dict_t& parameters);
+  const parallel::bound_model& model() const { return model_; }
   /// Divides these parameters and buffers among the ranks of `data`, or all ranks if null. For pipelines,
   /// `owners` are the ranks that together hold a copy of the model, and `chunks` gives the chunk that reads
   /// each parameter. `layers`: the ranks that divide layers; these parameters are then this rank's parts.
@@ -370,6 +371,7 @@ class distributed_context : public context {
   /// updates.
   tensor_list owned_gradients() const;
 
+  parallel::bound_model model_;
   parallel_options options_;
   std::shared_ptr<communicator> ranks_, data_ranks_;
   training training_;

@@ -25,11 +25,11 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
  public:
   static constexpr bool divides_backward = DividesBackward;
 
-  [[gnu::cold]] pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers,
-                             Optimizer& optimizer, std::shared_ptr<communicator> ranks,
-                             const parallel_options& o, pipeline_options p,
-                             std::shared_ptr<communicator> layers, parallel::expert_division experts = {})
-      : base(base::device_of(parameters), optimizer, std::move(ranks), o, parameters, buffers, std::move(p),
+  [[gnu::cold]] pipeline_run(parallel::bound_model model, Optimizer& optimizer,
+                             std::shared_ptr<communicator> ranks, const parallel_options& o,
+                             pipeline_options p, std::shared_ptr<communicator> layers,
+                             parallel::expert_division experts = {})
+      : base(typename base::empty{}, std::move(model), optimizer, std::move(ranks), o, std::move(p),
              std::move(layers), DividesBackward) {
     base::divide_experts(std::move(experts));
   }
@@ -109,7 +109,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
-      detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
+      parallel::bound_model(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
       std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
 }
 template <class Plan, class Model, class Optimizer>

@@ -56,10 +56,10 @@ class pipeline_context : public distributed_context {
  protected:
   /// `layers`: the ranks that divide layers with this one, if the policy has the axis tp. `divides_backward`:
   /// whether tapes divide backward passes.
-  [[gnu::cold]] pipeline_context(const device& where, const training& of, std::shared_ptr<communicator> ranks,
-                                 const parallel_options& o, const state_dict_t& parameters,
-                                 const state_dict_t& buffers, pipeline_options p,
-                                 std::shared_ptr<communicator> layers, bool divides_backward);
+  [[gnu::cold]] pipeline_context(parallel::bound_model model, const training& of,
+                                 std::shared_ptr<communicator> ranks, const parallel_options& o,
+                                 pipeline_options p, std::shared_ptr<communicator> layers,
+                                 bool divides_backward);
   ~pipeline_context();
 
   /// Marks that the stages compute a statement, during which they cannot compute another one.

@@ -87,10 +87,10 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
                       std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> data,
                       std::shared_ptr<communicator> layers, std::shared_ptr<communicator> owners,
                       parallel::expert_division experts = {})
-      : base(base::device_of(detail::once_each(model)), optimizer, std::move(ranks), o) {
+      : base(typename base::empty{}, parallel::bound_model(model), optimizer, std::move(ranks), o) {
     base::divide_experts(std::move(experts));
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
-    base::hold(detail::once_each(model), named_buffers(model), std::move(data), std::move(owners), {},
+    base::hold(this->model().parameters(), this->model().buffers(), std::move(data), std::move(owners), {},
                std::move(layers));
   }
 };

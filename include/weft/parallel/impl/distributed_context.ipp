@@ -14,6 +14,11 @@
 namespace weft {
 
 namespace parallel::detail {
+inline device device_of(const state_dict_t& parameters) {
+  if (parameters.empty()) weft::detail::refuse_step(false);
+  return parameters.front().second->where;
+}
+
 inline const parallel_options& checked(const parallel_options& o) {
   const auto require = [](bool holds, const char* field, index_t value) {
     if (!holds) refuse<usage_error>({"weft: bind: ", field, " is ", value});
@@ -26,10 +31,11 @@ inline const parallel_options& checked(const parallel_options& o) {
 }
 }  // namespace parallel::detail
 
-WEFT_DEFINE distributed_context::distributed_context(const device& where, const training& of,
+WEFT_DEFINE distributed_context::distributed_context(parallel::bound_model model, const training& of,
                                                      std::shared_ptr<communicator> ranks,
                                                      const parallel_options& o)
-    : context(where),
+    : context(parallel::detail::device_of(model.parameters())),
+      model_(std::move(model)),
       options_(parallel::detail::checked(o)),
       ranks_(std::move(ranks)),
       training_(of),
@@ -41,11 +47,6 @@ WEFT_DEFINE distributed_context::distributed_context(const device& where, const 
         "f16; use bf16");
   set_scale();
   if (o.offload_optimizer) training_.state->keep_on(*o.offload_optimizer);
-}
-
-WEFT_DEFINE device distributed_context::device_of(const state_dict_t& parameters) {
-  if (parameters.empty()) detail::refuse_step(false);
-  return parameters.front().second->where;
 }
 
 WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const state_dict_t& buffers,
@@ -97,6 +98,7 @@ WEFT_DEFINE void distributed_context::check(const step_options& o) {
 
 WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   check(o);
+  model_.require_unchanged("step");
   check_optimizer();
   const auto passes = static_cast<index_t>(backward_passes() - passes_seen_);
   if (passes == 0)

@@ -48,6 +48,7 @@ WEFT_DEFINE const distributed_context::model_tensor& distributed_context::distri
 }
 
 WEFT_DEFINE state_dict_t distributed_context::full() {
+  model_.require_unchanged("full");
   state_dict_t all = whole_of_held();
   for (const distributed_tensors& d : distributed_) all = shared_among(d, all);
   return all;
@@ -127,6 +128,7 @@ WEFT_DEFINE state_dict_t distributed_context::whole_state_of_held() {
 
 WEFT_DEFINE std::vector<held_tensor> distributed_context::held_tensors() const {
   std::vector<held_tensor> held = parallel().held_tensors();
+  model_.require_unchanged("save or load");
   for (const distributed_tensors& d : distributed_) {
     std::vector<held_tensor> all;
     for (const model_tensor& t : d.all) {

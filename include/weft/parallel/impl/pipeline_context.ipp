@@ -46,14 +46,13 @@ void abort_on_error(communicator& ranks, const pipeline_step& of_step, F f) {
 }
 }  // namespace parallel::detail
 
-WEFT_DEFINE pipeline_context::pipeline_context(const device& where, const training& of,
+WEFT_DEFINE pipeline_context::pipeline_context(parallel::bound_model of_run, const training& of,
                                                std::shared_ptr<communicator> ranks, const parallel_options& o,
-                                               const state_dict_t& parameters, const state_dict_t& buffers,
                                                pipeline_options p, std::shared_ptr<communicator> layers,
                                                bool divides_backward)
-    : distributed_context(where, of, std::move(ranks), o),
-      parameters_(parameters),
-      buffers_(buffers),
+    : distributed_context(std::move(of_run), of, std::move(ranks), o),
+      parameters_(model().parameters()),
+      buffers_(model().buffers()),
       sizes_(parallel::parameter_mesh(o, distributed_context::ranks().size())),
       settings_(std::move(p)),
       layers_(std::move(layers)),
@@ -73,6 +72,7 @@ WEFT_DEFINE pipeline_context::~pipeline_context() = default;
 
 WEFT_DEFINE void pipeline_context::prepare(index_t micro_batches, const visit_function& visit) {
   if (holds_parameters()) return;
+  model().require_unchanged("pipeline");
   use_schedule(micro_batches);
   const std::vector<reading> readings = readings_of(visit);
   divide(readings);
@@ -86,6 +86,7 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   const record_function range("step");
   o.micro_batches = micro_batches;
   check(o);  // before gradients are computed
+  model().require_unchanged("step");
   check_optimizer();
   const in_statement inside(*this);
   if (o.graph)
