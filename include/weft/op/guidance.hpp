@@ -48,6 +48,22 @@ constexpr void logsumexp(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: logsumexp(x, dims<0>), logsumexp(x, dims<0>, keepdim)");
 }
+template <expression X, class... Rest>
+constexpr void variance(X, detail::numbers_at_run_time, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: variance(x, dims<0>), variance(x, dims<0>, keepdim)");
+}
+template <expression X, class... Rest>
+constexpr void stddev(X, detail::numbers_at_run_time, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: stddev(x, dims<0>), stddev(x, dims<0>, keepdim)");
+}
+template <expression X, class... Rest>
+constexpr void vector_norm(X, detail::numbers_at_run_time, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: vector_norm is the 2-norm, and dims are template arguments: vector_norm(x), "
+                "vector_norm(x, dims<0>), vector_norm(x, dims<0>, keepdim)");
+}
 template <expression X>
 constexpr void argmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: argmax<0>(x)");
@@ -63,6 +79,16 @@ constexpr void softmax(X, detail::numbers_at_run_time) {
 template <expression X>
 constexpr void log_softmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
+}
+
+template <expression X, class... Rest>
+constexpr void normalize(X, detail::numbers_at_run_time, Rest...) {
+  static_assert(detail::unsupported<X>, "weft: the dim is a template argument: normalize<0>(x)");
+}
+template <expression A, expression B, std::integral N, class... Rest>
+constexpr void cosine_similarity(A, B, N, Rest...) {
+  static_assert(detail::unsupported<A>,
+                "weft: the dim is a template argument: cosine_similarity<1>(a, b)");
 }
 
 /// Compile-time errors: PyTorch's other names.
@@ -124,6 +150,12 @@ requires(sizeof...(N) > 0) constexpr void reshape(X, N...) {
                 "or reshape(x, extents<dyn, 3>{n})");
 }
 template <expression X, std::integral... N>
+requires(sizeof...(N) > 0) constexpr void expand(X, N...) {
+  static_assert(detail::unsupported<X>,
+                "weft: expand: extents are template arguments: expand<2, 3>(x), or expand(x, extents<dyn, "
+                "3>{n})");
+}
+template <expression X, std::integral... N>
 requires(sizeof...(N) > 0) constexpr void transpose(X, N...) {
   static_assert(detail::unsupported<X>, "weft: transpose: dims are template arguments: transpose<0, 1>(x)");
 }
@@ -162,6 +194,10 @@ constexpr void chunk(X, N...) {
 template <expression X, std::integral... N>
 constexpr void cumsum(X, N...) {
   static_assert(detail::unsupported<X>, "weft: cumsum: the dim is a template argument: cumsum<1>(x)");
+}
+template <expression X, std::integral... N>
+constexpr void cumprod(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: cumprod: the dim is a template argument: cumprod<1>(x)");
 }
 template <expression X, class... Rest>
   requires(sizeof...(Rest) > 0)
