@@ -43,9 +43,12 @@ class basic_tape_entries {
   basic_tape_entries& operator=(const basic_tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` if `y` is not a scalar, to the gradients of all parameters and
-  /// variables that `y` depends on, and clears the tape. A gradient that another tape has left in `y` can be
-  /// passed as the seed, lower.backward(h, h.grad()); otherwise it is not used. Throws usage_error if `y` is
-  /// not a result of this tape, or depends on no parameter or variable.
+  /// variables that `y` depends on, and removes from the tape what the pass has run through. Values that it
+  /// has not reached, such as a detached one, stay with what they saved until the tape ends, or until a later
+  /// pass finds that the program holds no handle of them; they must not be computed from what was removed, or
+  /// by messages between ranks. A gradient that another tape has left in `y` can be passed as the seed,
+  /// lower.backward(h, h.grad()); otherwise it is not used. Throws usage_error if `y` is not a result of this
+  /// tape, or depends on no parameter or variable.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
@@ -218,10 +221,13 @@ class basic_tape_entries {
   /// Calls `pass`, a backward pass or its second part; if it fails, drops what it has left on the tape.
   template <class Pass>
   void go_back(Pass pass);
-  /// Executes all entries in reverse order.
-  void execute_backward();
+  /// Executes all entries in reverse order. `y`: where the pass begins.
+  void execute_backward(const tensor_state& y);
   /// Executes the second parts of the entries.
   void execute_later();
+  /// Puts those of the entries, which a pass has not reached, back on the tape whose values other code holds
+  /// and whose operands can still get gradients.
+  void keep_unreached(recycled_vector<entry> last_first);
   /// Drops what a failed backward pass has left on the tape.
   void abandon_backward();
   /// The end of a backward pass, or of one of its parts.

@@ -291,8 +291,10 @@ TEST_CASE("tape: backward of a value that it does not hold says why") {
   steps.backward(y);
   CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
   refused(steps, y, "backward has already run");
-  refused(steps, second, "backward has already run");
   CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
+  steps.backward(second);  // which the first pass did not reach
+  CHECK(x.grad().to_vector() == std::vector<float>{3, 5});
+  refused(steps, second, "backward has already run");
   {
     no_grad off(steps);
     y = steps.eval(sum(x));
@@ -304,7 +306,7 @@ TEST_CASE("tape: backward of a value that it does not hold says why") {
   refused(steps, variable<float, extents<>>(full<float>(extents<>{}, 1.0f)), "no tape computed it");
   refused(steps, variable<float, extents<>>(eval(sum(x))), "no tape computed it");
   CHECK_THROWS_AS(steps.backward(x, from(extents<2>{}, std::vector<float>{1, 1})), usage_error);
-  CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
+  CHECK(x.grad().to_vector() == std::vector<float>{3, 5});
 }
 
 TEST_CASE("gradcheck leaves its operand as it was, whatever happens") {
@@ -571,6 +573,58 @@ TEST_CASE("tape: a value that a backward pass has gone through is no leaf of a l
   w.zero_grad();
   steps.backward(h, h.grad());
   CHECK(w.grad().item() == 2 * 9 * 2 * 3);
+}
+
+TEST_CASE("tape: a detached value is differentiated later on the same tape") {
+  auto w = number(3), d = number(2);
+  tape steps;
+  for (int i = 0; i < 3; ++i) {
+    auto fake = steps.eval(w * w);
+    steps.backward(steps.eval(d * detach(fake)));
+    CHECK(d.grad().item() == 9);
+    CHECK_FALSE(w.grad().defined());
+    CHECK(steps.size() == 1);
+    update(d, d + 0.0);  // a step of the discriminator: `fake` has not read it
+    d.zero_grad();
+    steps.backward(steps.eval(fake * d));
+    CHECK(w.grad().item() == 2 * 3 * 2);
+    CHECK(d.grad().item() == 9);
+    CHECK(steps.size() == 0);
+    w.zero_grad();
+    d.zero_grad();
+  }
+}
+
+TEST_CASE("tape: what a pass has not reached stays while the program holds it") {
+  auto w = number(3);
+  tape steps;
+  (void)steps.eval(exp(w));
+  const auto kept = steps.eval(exp(steps.eval(w * w)));
+  const auto other = steps.eval(exp(steps.eval(w + 1.0)));
+  steps.backward(steps.eval(w * w));
+  CHECK(steps.size() == 4);
+  w.zero_grad();
+  steps.backward(other);
+  CHECK(w.grad().item() == doctest::Approx(std::exp(4)));
+  CHECK(steps.size() == 2);
+  update(w, w * 2.0);
+  w.zero_grad();
+  CHECK_THROWS_AS(steps.backward(steps.eval(kept * kept)), value_error);  // it has read w, which has changed
+  CHECK(steps.size() == 0);
+}
+
+TEST_CASE("tape: what was computed from a value that a pass has run through is refused") {
+  auto w = number(3), v = number(2);
+  tape steps;
+  const auto h = steps.eval(w * w);
+  const auto second = steps.eval(h * v), third = steps.eval(second * 2.0);
+  steps.backward(steps.eval(h * 5.0));
+  CHECK(steps.size() == 0);
+  CHECK_THROWS_WITH_AS(steps.backward(third), doctest::Contains("or through what it was computed from"),
+                       usage_error);
+  CHECK_THROWS_WITH_AS((void)steps.eval(second * v), doctest::Contains("or through what it was computed from"),
+                       usage_error);
+  CHECK_FALSE(v.grad().defined());
 }
 
 TEST_CASE("a handle of a gradient keeps it over a further backward pass") {

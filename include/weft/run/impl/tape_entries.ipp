@@ -196,14 +196,16 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
   if (y.on_tape == tape_status::copied) why = "it is a copy, by to(device), of what a tape recorded";
   if (y.on_tape == tape_status::consumed)
     why =
-        "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
-        "several losses and call backward once";
+        "backward has already run through it, or through what it was computed from, which is then no longer "
+        "on the tape: evaluate it again, or add up several losses and call backward once";
   refuse<usage_error>({"weft: backward: this tape does not hold the value of shape ", y.extents, ": ", why});
 }
 
 template <class Unused>
 void basic_tape_entries<Unused>::refuse_lost_entry(const tensor_state& operand) {
-  const char* why = " was recorded by a tape whose backward pass has already run through it";
+  const char* why =
+      " was recorded by a tape whose backward pass has already run through it, or through what it was computed "
+      "from";
   const char* cure = "evaluate it again, or call backward once for everything that reads it";
   if (operand.on_tape == tape_status::lost) {
     why = " was recorded by a tape that has ended";
@@ -246,7 +248,7 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   reaches_leaf_ = false;
   go_back([&] {
     if (first) accumulate(y, first);
-    execute_backward();
+    execute_backward(*y);
   });
 }
 
@@ -275,11 +277,12 @@ void basic_tape_entries<Unused>::abandon_backward() {
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::execute_backward() {
+void basic_tape_entries<Unused>::execute_backward(const tensor_state& y) {
   runtime::execution_hooks* const hooks = context_->hooks();
   require_open_gradients(entries_);
   if (hooks) announce(*hooks, entries_);
   const runtime::backward_scope pass(hooks);
+  recycled_vector<entry> unreached;
   while (!entries_.empty()) {
     entry n = std::move(entries_.back());
     entries_.pop_back();
@@ -289,11 +292,32 @@ void basic_tape_entries<Unused>::execute_backward() {
     if (cotangent) run_gradient_hooks(*n.result, cotangent);
     if (n.function) run_function(n, cotangent);
     else if (cotangent) run_programs(n, cotangent);
-    else n.saved.clear();
+    else if (in_parts_) n.saved.clear();
     if (hooks) complete(*hooks, n);
     if (in_parts_) keep_for_second_part(std::move(n));
+    else if (!cotangent && !n.function && n.result.get() != &y) unreached.push_back(std::move(n));
   }
+  keep_unreached(std::move(unreached));
   finish(hooks);
+}
+
+template <class Unused>
+void basic_tape_entries<Unused>::keep_unreached(recycled_vector<entry> last_first) {
+  for (std::size_t i = last_first.size(); i-- > 0;) {
+    const entry& n = last_first[i];
+    bool is_intact = true;
+    for (std::size_t k = 0; k < n.leaves.size(); ++k)
+      is_intact = is_intact && !(computes(n, k) && has_lost_entry(*n.leaves[k]));
+    if (is_intact) n.result->on_tape = tape_status::recorded;
+  }
+  for (entry& e : last_first) {
+    entry n = std::move(e);  // destroyed before the entries whose results it reads
+    const auto own = 1 + std::count(n.saved.begin(), n.saved.end(), n.result);
+    if (n.result->on_tape == tape_status::recorded && n.result.use_count() > own)
+      entries_.push_back(std::move(n));
+    else n.result->on_tape = tape_status::consumed;
+  }
+  std::reverse(entries_.begin(), entries_.end());
 }
 
 template <class Unused>
