@@ -72,12 +72,28 @@ int main() {
   optimizer.step(model);
   // [/two_losses]
 
+  section("adversarial");
+  // [adversarial]
+  // A GAN on one tape: the first pass does not reach `fake`, which the second one differentiates.
+  linear<2, 4> generator;
+  adamw of_generator;
+  auto fake = steps.eval(generator(randn<float>(extents<8, 2>{}, {.seed = 3})));
+  steps.backward(steps.eval(mean(softplus(-model(x))) + mean(softplus(model(detach(fake))))));
+  optimizer.step(model);                               // the discriminator
+  steps.backward(steps.eval(mean(softplus(-model(fake)))));
+  of_generator.step(generator);
+  zero_grad(model);                                    // drops what the second pass left there
+  // [/adversarial]
+  std::cout << steps.size() << ' ' << of_generator.steps << '\n';
+
   section("penalty");
   // [penalty]
-  // A gradient in the loss: a penalty on the model's gradient with respect to its input.
+  // A gradient in the loss: a penalty on the model's gradient with respect to its input. Two statements,
+  // because the penalty is a program of its own.
   auto score = [&](auto at) { return sum(model(at)); };
   auto penalty = steps.eval(mean(square(grad(score, x))));
-  steps.backward(penalty);
+  auto value = steps.eval(mse_loss(model(x), y));
+  steps.backward(steps.eval(value + penalty * 0.1f));
   std::cout << model.hidden.weight.grad().defined() << '\n';
   zero_grad(model);
   // [/penalty]

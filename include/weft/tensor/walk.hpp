@@ -32,7 +32,8 @@ consteval bool is_trivial_and_opaque();
 }  // namespace detail
 
 /// Whether a T contains no tensors. Specialise it for classes that hold none and have private members or
-/// constructors. By default true for trivially copyable types that the walk cannot look into.
+/// constructors. By default true for types that are copied byte by byte and that the walk cannot look into,
+/// such as lambdas that capture numbers.
 template <class T>
 inline constexpr bool holds_no_tensors = detail::is_trivial_and_opaque<T>();
 template <class... T>
@@ -129,7 +130,10 @@ consteval bool is_plain_struct() {
 
 template <class T>
 consteval bool is_trivial_and_opaque() {
-  if constexpr (!std::is_trivially_copyable_v<T> || is_borrowed<T> || is_container<T> ||
+  // The assignment of lambdas is deleted, so they are not trivially copyable to every compiler.
+  constexpr bool is_copied_by_byte =
+      std::is_trivially_copy_constructible_v<T> && std::is_trivially_destructible_v<T>;
+  if constexpr (!is_copied_by_byte || is_borrowed<T> || is_container<T> ||
                 is_pointer_to_one<T> || has_children<T>)
     return false;
   else return !is_plain_struct<T>() && !hides_members<T>();
