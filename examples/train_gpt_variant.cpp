@@ -372,9 +372,9 @@ int train(const settings& s, communicator& host) {
   loader batches(text_samples(read_text(s.data), s.model.context), own, where);
   std::optional<loader<text_samples>> evaluated;
   if (s.eval_every > 0)
-    evaluated.emplace(s.eval_data.empty() ? batches.data()
-                                          : text_samples(read_text(s.eval_data), s.model.context),
-                      order, where);
+    evaluated.emplace(
+        s.eval_data.empty() ? batches.data() : text_samples(read_text(s.eval_data), s.model.context), order,
+        where);
   auto model = gpt::create(s.model, where.deferred());
   initialize(model, s.seed);
   const index_t count = parameter_count(model);

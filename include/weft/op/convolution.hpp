@@ -361,8 +361,8 @@ constexpr auto conv2d(X x, W weight) {
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
 constexpr auto conv2d(X x, W weight, B bias) {
-  return apply<op::with_channel_bias<"conv2d", op::conv_bias_law>>(
-      conv2d<O>(std::move(x), std::move(weight)), std::move(bias));
+  return apply<op::with_channel_bias<"conv2d", op::conv_bias_law>>(conv2d<O>(std::move(x), std::move(weight)),
+                                                                   std::move(bias));
 }
 
 namespace detail {
@@ -381,8 +381,8 @@ constexpr auto conv1d(X x, W weight) {
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
 constexpr auto conv1d(X x, W weight, B bias) {
-  return apply<op::with_channel_bias<"conv1d", op::conv_bias_law>>(
-      conv1d<O>(std::move(x), std::move(weight)), std::move(bias));
+  return apply<op::with_channel_bias<"conv1d", op::conv_bias_law>>(conv1d<O>(std::move(x), std::move(weight)),
+                                                                   std::move(bias));
 }
 
 }  // namespace weft

@@ -87,8 +87,7 @@ constexpr void normalize(X, detail::numbers_at_run_time, Rest...) {
 }
 template <expression A, expression B, std::integral N, class... Rest>
 constexpr void cosine_similarity(A, B, N, Rest...) {
-  static_assert(detail::unsupported<A>,
-                "weft: the dim is a template argument: cosine_similarity<1>(a, b)");
+  static_assert(detail::unsupported<A>, "weft: the dim is a template argument: cosine_similarity<1>(a, b)");
 }
 
 /// Compile-time errors: PyTorch's other names.
@@ -150,13 +149,15 @@ requires(sizeof...(N) > 0) constexpr void reshape(X, N...) {
                 "or reshape(x, extents<dyn, 3>{n})");
 }
 template <expression X, std::integral... N>
-requires(sizeof...(N) > 0) constexpr void expand(X, N...) {
+  requires(sizeof...(N) > 0)
+constexpr void expand(X, N...) {
   static_assert(detail::unsupported<X>,
                 "weft: expand: extents are template arguments: expand<2, 3>(x), or expand(x, extents<dyn, "
                 "3>{n})");
 }
 template <expression X, std::integral... N>
-requires(sizeof...(N) > 0) constexpr void transpose(X, N...) {
+  requires(sizeof...(N) > 0)
+constexpr void transpose(X, N...) {
   static_assert(detail::unsupported<X>, "weft: transpose: dims are template arguments: transpose<0, 1>(x)");
 }
 template <expression X, std::integral... N>

@@ -312,9 +312,8 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, const device_options& where = {}) {
   auto alone = std::make_shared<self_communicator>();
   detail::place_model<Plan>(model, *alone, where);
-  return bound_run<Optimizer, typename Plan::programs>(parallel::bound_model(model), optimizer,
-                                                       std::move(alone),
-                                                       detail::strategy_of<Plan>::options());
+  return bound_run<Optimizer, typename Plan::programs>(
+      parallel::bound_model(model), optimizer, std::move(alone), detail::strategy_of<Plan>::options());
 }
 
 }  // namespace weft

@@ -65,10 +65,9 @@ class bound_model {
     return same == tensors.size() && count == same;
   }
   template <class Model>
-  static constexpr walks walks_of{
-      &is_unchanged<Model>,
-      [](const void* model) { return weft::detail::once_each(as<Model>(model)); },
-      [](const void* model) { return named_buffers(as<Model>(model)); }};
+  static constexpr walks walks_of{&is_unchanged<Model>,
+                                  [](const void* model) { return weft::detail::once_each(as<Model>(model)); },
+                                  [](const void* model) { return named_buffers(as<Model>(model)); }};
 
   [[noreturn, gnu::cold]] void refuse_changed(const char* what) const;
 

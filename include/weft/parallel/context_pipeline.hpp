@@ -24,9 +24,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   if (!p.schedule) p.schedule = axis::make;
   return context_parallel_run<pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>>(
       group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {.timeout = o.timeout}, true),
-      parallel::bound_model(model), optimizer,
-      std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o, std::move(p), std::move(layers),
-      detail::divided_experts<Plan>(model, ranks, o));
+      parallel::bound_model(model), optimizer, std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks),
+      o, std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
 }
 
 }  // namespace weft

@@ -150,9 +150,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   detail::mesh_of<Plan>(o, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
   return bound_run<Optimizer, typename Plan::programs>(
-      parallel::bound_model(model), optimizer,
-      std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
-      detail::divided_experts<Plan>(model, ranks, o));
+      parallel::bound_model(model), optimizer, std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks),
+      o, detail::divided_experts<Plan>(model, ranks, o));
 }
 
 }  // namespace weft

@@ -109,8 +109,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
-      parallel::bound_model(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
-      std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
+      parallel::bound_model(model), optimizer, {std::shared_ptr<void>(), &ranks}, o, std::move(p),
+      std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
 }
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))

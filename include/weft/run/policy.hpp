@@ -41,7 +41,7 @@ struct programs_under<Strategy, Options> {
 /// order. Without on<...>, the device is that of the model. The ranks are those of the communicator.
 template <class... Choices>
 struct policy {
-  static_assert(((strategy_choice<Choices> || program_choice<Choices> || device_choice<Choices>)&&...),
+  static_assert(((strategy_choice<Choices> || program_choice<Choices> || device_choice<Choices>) && ...),
                 "weft: policy: takes a device (on<...>), a strategy (strategy::...), a precision "
                 "(precision::...) and recompute::...");
   static_assert((int{strategy_choice<Choices>} + ... + 0) <= 1, "weft: policy: takes at most one strategy");

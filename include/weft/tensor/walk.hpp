@@ -133,8 +133,8 @@ consteval bool is_trivial_and_opaque() {
   // The assignment of lambdas is deleted, so they are not trivially copyable to every compiler.
   constexpr bool is_copied_by_byte =
       std::is_trivially_copy_constructible_v<T> && std::is_trivially_destructible_v<T>;
-  if constexpr (!is_copied_by_byte || is_borrowed<T> || is_container<T> ||
-                is_pointer_to_one<T> || has_children<T>)
+  if constexpr (!is_copied_by_byte || is_borrowed<T> || is_container<T> || is_pointer_to_one<T> ||
+                has_children<T>)
     return false;
   else return !is_plain_struct<T>() && !hides_members<T>();
 }

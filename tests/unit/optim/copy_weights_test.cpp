@@ -84,8 +84,8 @@ TEST_CASE("copy_weights, lerp_weights: tied tensors once") {
   const tied to, from;
   copy_weights(to, from);
   CHECK(to.second.weight.to_vector() == from.first.weight.to_vector());
-  copy_weights(to, state_dict_t{{"first.weight", from.first.weight.state()},
-                                {"first.bias", from.first.bias.state()}});
+  copy_weights(
+      to, state_dict_t{{"first.weight", from.first.weight.state()}, {"first.bias", from.first.bias.state()}});
   const tied halfway = clone(to);
   update(to.first.weight, halfway.first.weight + 1);
   lerp_weights(halfway, to, 0.5);

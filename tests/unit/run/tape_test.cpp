@@ -622,8 +622,8 @@ TEST_CASE("tape: what was computed from a value that a pass has run through is r
   CHECK(steps.size() == 0);
   CHECK_THROWS_WITH_AS(steps.backward(third), doctest::Contains("or through what it was computed from"),
                        usage_error);
-  CHECK_THROWS_WITH_AS((void)steps.eval(second * v), doctest::Contains("or through what it was computed from"),
-                       usage_error);
+  CHECK_THROWS_WITH_AS((void)steps.eval(second * v),
+                       doctest::Contains("or through what it was computed from"), usage_error);
   CHECK_FALSE(v.grad().defined());
 }
 
