@@ -81,6 +81,9 @@ int main() {
   expect(gather<1>(x, unsqueeze<1>(index)), {3, 4});
   //| v.scatter_add(0, index, source) | v.scatter_add(0, index, source) | np.add.at(v, index, source) | -
   expect(scatter_add<0>(v, index, source), {21, 0, 12});
+  //| x.T.index_add(0, index, torch.ones(2, 2)) | x.t().index_add(0, index, torch::ones({2, 2})) | np.add.at(x.T, index, np.ones((2, 2))) | -
+  expect(scatter_add<0>(transpose(x), expand<2, 2>(unsqueeze<1>(index)), ones<float>(extents<2, 2>{})),
+         {2, 5, 2, 5, 4, 7});
   //| F.one_hot(index, 3) | torch::one_hot(index, 3) | np.eye(3)[index] | -
   expect(one_hot<3>(index), {0, 0, 1, 1, 0, 0});
   //| torch.bincount(index, minlength=3) | torch::bincount(index, {}, 3) | np.bincount(index, minlength=3) | -

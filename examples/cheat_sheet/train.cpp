@@ -157,10 +157,19 @@ int main() {
   io::load(file, state_dict(model));
   //| model.load_state_dict(torch.load(file)) | - | - | -
   io::load(file, state_dict(model));
+  //| best.load_state_dict(model.state_dict()) | - | - | -
+  copy_weights(best, model);
+  //| AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99)).update_parameters(model) | - | - | -
+  lerp_weights(best, model, 0.01);
+  //| nn.init.kaiming_normal_(w, nonlinearity="relu") | torch::nn::init::kaiming_normal_(w, 0, torch::kFanIn, torch::kReLU) | - | -
+  auto he = make_parameter(extents<8, 4>{}, init::kaiming_normal(4));
+  //| nn.init.xavier_uniform_(w) | torch::nn::init::xavier_uniform_(w) | - | -
+  auto glorot = make_parameter(extents<8, 4>{}, init::xavier_uniform(4, 8));
   //| with torch.autocast("cpu", torch.bfloat16): model(x) | - | - | -
   context_in<precision::bf16> mixed;
   compiles(eval(model(x), mixed));
 
   std::filesystem::remove(file);
+  (void)he, (void)glorot;
   (void)best, (void)norm, (void)cell, (void)for_matrices, (void)without_noise, (void)rate, (void)patient;
 }

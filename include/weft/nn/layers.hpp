@@ -21,6 +21,22 @@ namespace init {
 inline initializer uniform(double bound) { return {initializer::distribution::uniform, bound}; }
 inline initializer normal(double deviation) { return {initializer::distribution::normal, deviation}; }
 inline initializer constant(double value) { return {initializer::distribution::constant, value}; }
+/// He's and Glorot's, as torch.nn.init.kaiming_uniform_ and kaiming_normal_ with nonlinearity="relu", and
+/// xavier_uniform_ and xavier_normal_. `fan_in`: the number of inputs of an output, such as In of linear, and
+/// In times the elements of the window of convolution2d; `fan_out`: of outputs of an input; both are
+/// positive.
+inline initializer kaiming_uniform(index_t fan_in) {
+  return uniform(std::sqrt(6.0 / static_cast<double>(fan_in)));
+}
+inline initializer kaiming_normal(index_t fan_in) {
+  return normal(std::sqrt(2.0 / static_cast<double>(fan_in)));
+}
+inline initializer xavier_uniform(index_t fan_in, index_t fan_out) {
+  return uniform(std::sqrt(6.0 / static_cast<double>(fan_in + fan_out)));
+}
+inline initializer xavier_normal(index_t fan_in, index_t fan_out) {
+  return normal(std::sqrt(2.0 / static_cast<double>(fan_in + fan_out)));
+}
 }  // namespace init
 
 namespace detail {

@@ -352,3 +352,35 @@ TEST_CASE("trivially copyable structs are walked too: what they point to is not 
   static_assert(detail::content_of<std::span<layer>> == unknown);
   static_assert(detail::content_of<std::span<const float>> == none);
 }
+
+TEST_CASE("a lambda that captures numbers holds no tensors") {
+  const float slope = 0.2f;
+  const int sign = -1;
+  sequential m{linear<2, 3>{}, [slope](auto x) { return leaky_relu(x, slope); },
+               [=](auto x) { return x * static_cast<float>(sign); }, linear<3, 1>{}};
+  CHECK(state_dict(m).size() == 4);
+  const auto before = m.children();
+  sgd optimizer{.lr = 1};
+  const auto copy = clone(m);
+  tape steps;
+  steps.backward(steps.eval(sum(m(ones<float>(extents<4, 2>{})))));
+  optimizer.step(m);
+  copy_weights(copy, m);
+  CHECK(std::get<3>(copy.modules).bias.to_vector() == std::get<3>(before).bias.to_vector());
+}
+
+TEST_CASE("initial values of He and Glorot") {
+  const auto deviation = [](const auto& w) { return eval(sqrt(mean(square(w)))).item(); };
+  const extents<300, 200> shape;
+  const auto he = make_parameter(shape, init::kaiming_normal(200)),
+             he_uniform = make_parameter(shape, init::kaiming_uniform(200)),
+             glorot = make_parameter(shape, init::xavier_normal(200, 300)),
+             glorot_uniform = make_parameter(shape, init::xavier_uniform(200, 300));
+  CHECK(deviation(he) == doctest::Approx(std::sqrt(2.0 / 200)).epsilon(0.02));
+  CHECK(deviation(he_uniform) == doctest::Approx(std::sqrt(2.0 / 200)).epsilon(0.02));
+  CHECK(deviation(glorot) == doctest::Approx(std::sqrt(2.0 / 500)).epsilon(0.02));
+  CHECK(deviation(glorot_uniform) == doctest::Approx(std::sqrt(2.0 / 500)).epsilon(0.02));
+  CHECK(eval(amax(abs(glorot_uniform))).item() <= std::sqrt(6.0 / 500));
+  const linear<4, 8> layer{.weight = make_parameter(extents<8, 4>{}, init::kaiming_normal(4))};
+  CHECK(layer.bias.size() == 8);
+}

@@ -169,8 +169,9 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
     const auto before = second.layer.bias.to_vector();
     CHECK_THROWS_WITH_AS(train(second),
                          "weft: optimizer: step: parameter layer.weight is not the one of earlier steps, "
-                         "whose model is still alive: make an optimizer for each model, and for each run; "
-                         "checkpoints carry its state from one run to the next",
+                         "whose model is still alive: to continue with other weights, copy_weights(model, "
+                         "from) instead of model = from; otherwise make an optimizer for each model, and for "
+                         "each run; checkpoints carry its state from one run to the next",
                          usage_error);
     CHECK(second.layer.bias.to_vector() == before);
     CHECK_THROWS_AS(train(second), usage_error);  // as long as the other model is alive

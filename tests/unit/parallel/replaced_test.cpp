@@ -86,13 +86,16 @@ TEST_CASE("a bound model: checkpoints refuse a replaced member, in both directio
   agent a;
   adamw optimizer;
   auto run = bind<policy<strategy::data_parallel>>(a, optimizer);
-  checkpointer saves(at, run);
+  std::optional<checkpointer<decltype(run)>> made;
+  made.emplace(at, run);
+  checkpointer<decltype(run)>& saves = *made;
   train(run, a);
   saves.save({1});
   saves.finish();
   a.target = clone(a.net);
   CHECK(throws_with<usage_error>([&] { saves.save({2}); }, {"target.body.weight"}));
   CHECK(throws_with<io_error>([&] { saves.load(); }, {"target.body.weight"}));
+  made.reset();
   std::filesystem::remove_all(at);
 }
 

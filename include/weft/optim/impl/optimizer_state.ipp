@@ -104,7 +104,8 @@ WEFT_DEFINE void optimizer_state::set_named(state_dict_t now, const char* model)
     if (at != owners_.end() && at->first == name && at->second.lock() != p)
       refuse<usage_error>(
           {"weft: optimizer: step: parameter ", name,
-           " is not the one of earlier steps, whose model is still alive: make an optimizer for each model, "
+           " is not the one of earlier steps, whose model is still alive: to continue with other weights, "
+           "copy_weights(model, from) instead of model = from; otherwise make an optimizer for each model, "
            "and for each run; checkpoints carry its state from one run to the next"});
     const auto known =
         std::partition_point(names.begin(), names.end(), [&](const auto& n) { return n.first < p.get(); });

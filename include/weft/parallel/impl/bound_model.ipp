@@ -12,11 +12,10 @@ WEFT_DEFINE void bound_model::refuse_changed(const char* what) const {
   const auto refuse_new = [&](const char* kind, const state_dict_t& now) {
     for (const auto& [name, t] : now)
       if (std::find(tensors_.begin(), tensors_.end(), t) == tensors_.end())
-        refuse<usage_error>(
-            {"weft: ", what, ": ", kind, " ", name,
-             " was replaced or added after bind, so that the run neither trains nor saves it: "
-             "copy into the tensors that were bound, with copy_weights(to, from) or "
-             "update(x, value), or bind the model again"});
+        refuse<usage_error>({"weft: ", what, ": ", kind, " ", name,
+                             " was replaced or added after bind, so that the run neither trains nor saves "
+                             "it: copy into the tensors that were bound, with copy_weights(to, from) or "
+                             "update(x, value), or bind the model again"});
   };
   refuse_new("parameter", parameters());
   refuse_new("buffer", buffers());

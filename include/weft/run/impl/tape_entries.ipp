@@ -205,8 +205,7 @@ template <class Unused>
 void basic_tape_entries<Unused>::refuse_lost_entry(const tensor_state& operand) {
   const char* why =
       " was recorded by a tape whose backward pass has already run through it, or through what it was "
-      "computed "
-      "from";
+      "computed from";
   const char* cure = "evaluate it again, or call backward once for everything that reads it";
   if (operand.on_tape == tape_status::lost) {
     why = " was recorded by a tape that has ended";
