@@ -79,10 +79,10 @@ int main() {
   adamw of_generator;
   auto fake = steps.eval(generator(randn<float>(extents<8, 2>{}, {.seed = 3})));
   steps.backward(steps.eval(mean(softplus(-model(x))) + mean(softplus(model(detach(fake))))));
-  optimizer.step(model);                               // the discriminator
+  optimizer.step(model);  // the discriminator
   steps.backward(steps.eval(mean(softplus(-model(fake)))));
   of_generator.step(generator);
-  zero_grad(model);                                    // drops what the second pass left there
+  zero_grad(model);  // drops what the second pass left there
   // [/adversarial]
   std::cout << steps.size() << ' ' << of_generator.steps << '\n';
 

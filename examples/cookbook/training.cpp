@@ -205,7 +205,7 @@ int main() {
   // [/optimizer_file]
   // [resumed_step]
   const auto train_step = [&](const mlp& of, adamw& by) {
-    default_context().begin_step(static_cast<std::uint64_t>(by.steps));   // random numbers of this step
+    default_context().begin_step(static_cast<std::uint64_t>(by.steps));  // random numbers of this step
     tape steps;
     steps.backward(steps.eval(mse_loss(of.output(dropout(gelu(of.hidden(inputs)), 0.1f)), targets)));
     by.step(of);

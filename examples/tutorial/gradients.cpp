@@ -19,7 +19,7 @@ int main() {
 
   section("accumulate");
   // [accumulate]
-  steps.backward(steps.eval(sum(w)));   // a second pass adds to the gradient
+  steps.backward(steps.eval(sum(w)));  // a second pass adds to the gradient
   std::cout << w.grad() << '\n';
   w.zero_grad();
   std::cout << std::boolalpha << w.grad().defined() << '\n';

@@ -250,7 +250,9 @@ concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides
 /// Binds a model and its optimizer to a strategy. A tied parameter has the name of its first occurrence in
 /// the model. Throws value_error, naming the parameter, if one is not f32. All ranks must pass the same
 /// model: throws usage_error if names, types or shapes of parameters or buffers differ. The model, the
-/// optimizer and the communicator must outlive the run.
+/// optimizer and the communicator must outlive the run, at the same addresses. If the program replaces a
+/// tensor of the model, model.head = clone(other), steps, full(), saves and loads throw usage_error, in
+/// save_weights and checkpointer::load io_error: copy_weights copies into it.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {

@@ -44,9 +44,10 @@ class distributed_context : public context {
   /// steps, gradient and norm are this rank's own. On one rank the host waits for the device only when it
   /// reads the norm. In f16, a non-finite gradient changes the loss scale and nothing else, and the host
   /// waits for that check. Throws value_error if `clip` is negative or NaN, and usage_error if there was no
-  /// backward pass since the last step, or none that reached a parameter; if the optimizer has updated
-  /// parameters of the same names in another model that is still alive; or if ranks that process different
-  /// data differ in the number of micro-batches or in which parameters have gradients.
+  /// backward pass since the last step, or none that reached a parameter; if a tensor of the model has been
+  /// replaced since it was bound; if the optimizer has updated parameters of the same names in another model
+  /// that is still alive; or if ranks that process different data differ in the number of micro-batches or in
+  /// which parameters have gradients.
   pending_number step(const step_options& o = {});
 
   /// Drops the gradients of the backward passes since the last step, as zero_grad(model) does for a model
