@@ -259,17 +259,16 @@ TEST_CASE("linear_cross_entropy: an operand that was changed in place is named")
     rows_and_labels r;
     const auto loss = linear_cross_entropy(r.x, r.w, r.y, at_once);
     const auto always = compile(loss);
-    const auto check = [&](const char* which, auto& changed) {
+    const auto check = [&](const char* what, auto& changed) {
       const auto written = linear_cross_entropy(r.x, r.w, r.y, at_once);
       changed.mutable_data()[0] = 3;
-      const std::string what = std::string("weft: operand ") + which;
       tape steps;
-      CHECK_THROWS_WITH_AS(eval(written), doctest::Contains(what.c_str()), value_error);
-      CHECK_THROWS_WITH_AS((void)steps.eval(written), doctest::Contains(what.c_str()), value_error);
+      CHECK_THROWS_WITH_AS(eval(written), doctest::Contains(what), value_error);
+      CHECK_THROWS_WITH_AS((void)steps.eval(written), doctest::Contains(what), value_error);
     };
-    check("0 of shape [6, 4] was changed in place", r.x);
-    check("1 of shape [6] was changed in place", r.y);
-    check("2 of shape [5, 4] was changed in place", r.w);
+    check("weft: operand 0 of shape [6, 4] was changed in place", r.x);
+    check("weft: operand 1 of shape [6] was changed in place", r.y);
+    check("weft: operand 2 of shape [5, 4] was changed in place", r.w);
     CHECK(always().item() == eval(linear_cross_entropy(r.x, r.w, r.y, at_once)).item());
   }
 }
