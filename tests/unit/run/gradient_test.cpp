@@ -6,7 +6,7 @@
 #include <weft/nn/repeat.hpp>
 #include <weft/weft.hpp>
 
-#include "throws_with.hpp"
+#include "../../throws_with.hpp"
 
 using namespace weft;
 
