@@ -133,7 +133,7 @@ TEST_CASE("what an earlier version has written, rows with one checksum each, is 
   std::map<std::string, std::string> whole;
   for (int part = 0; part < 2; ++part)
     for (const auto& [key, t] :
-         io::read_safetensors(detail::checkpoint_folder::shard(place + "/step-2.1", part)).tensors)
+         io::read_safetensors(detail::path_of_shard(place + "/step-2.1", part)).tensors)
       whole[key] += std::string(t.bytes.begin(), t.bytes.end());
   CHECK(whole.size() == 7);
   for (int n = 1; n <= 4; ++n)
