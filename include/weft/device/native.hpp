@@ -157,8 +157,9 @@ struct native_code {
   bool adds = false;
   /// Names for messages, if users know the op by other names: the one at attribute `named_by`, or the only
   /// one.
+  static constexpr int own_name = -1, only_name = -2;
   const char* const* names = nullptr;
-  int named_by = -1;
+  int named_by = own_name;
 
   /// The reason for fault(), for messages; null: an index is out of range.
   const char* fault = nullptr;
@@ -176,7 +177,7 @@ struct native_code {
   native_op op = native_op::own;
 
   constexpr const char* name(const char* given, const attributes& at) const {
-    return !names ? given : names[named_by < 0 ? 0 : at[named_by]];
+    return named_by == own_name ? given : names[named_by == only_name ? 0 : at[named_by]];
   }
 };
 

@@ -120,7 +120,8 @@ struct scatter_sum : rule<2> {
   static constexpr bool widens = true;
   static constexpr auto name = "scatter_sum";
   static constexpr auto divides = "A! A! -> A!";
-  static constexpr native_code code{.adds = true, .names = index_adders, .op = native_op::scatter_sum};
+  static constexpr native_code code{
+      .adds = true, .names = index_adders, .named_by = native_code::only_name, .op = native_op::scatter_sum};
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &index = operands[0].extents, &source = operands[1].extents;

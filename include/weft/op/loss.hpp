@@ -240,7 +240,8 @@ template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_la
           class Smoothing = per_million<0>, expression X, expression Y>
   requires(is_floating(dtype_of<typename Y::value_type>))
 constexpr auto cross_entropy(X logits, Y probabilities) {
-  static_assert(is_floating(dtype_of<typename X::value_type>) && X::static_shape.order > 0,
+  static_assert(is_floating(dtype_of<typename X::value_type>) && X::static_shape.order > 0 &&
+                    detail::can_be_equal(X::static_shape, Y::static_shape),
                 "weft: cross_entropy: logits must be floating; labels must be integers, one for each row; "
                 "floating targets are probabilities and must have the shape of the logits");
   const auto of_rows = [](auto x, auto p) {
