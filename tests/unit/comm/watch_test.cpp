@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <weft/comm/operation.hpp>
 #include <weft/comm/watch.hpp>
 
 using namespace weft;
