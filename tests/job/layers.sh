@@ -42,7 +42,7 @@ awk -v a="$(figure one eval_loss)" -v b="$(figure positions eval_loss)" 'BEGIN {
   { echo "another loss of evaluation"; exit 1; }
 
 [ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
-few=("${small[@]}" --heads 4 --context 17 --steps 200 --lr 5e-4)
+few=("${small[@]}" --heads 4 --context 17 --steps 150 --lr 5e-4)  # later, a norm of a row of almost equal elements amplifies rounding
 train long "${few[@]}" --accumulate 2
 logs=()
 divided long_tp2 --mesh tp=2 --accumulate 2

@@ -48,7 +48,7 @@ done
 [ "$(tail -n 1 "$at/one.out")" = "$(tail -n 1 "$at/ring.out")" ] || { echo "another sample"; exit 1; }
 
 [ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
-few=("${small[@]}" --heads 4 --context 17 --steps 200 --lr 5e-4)
+few=("${small[@]}" --heads 4 --context 17 --steps 150 --lr 5e-4)  # later, a norm of a row of almost equal elements amplifies rounding
 train long "${few[@]}" --accumulate 2
 logs=()
 divided long_ring --mesh cp=3 --accumulate 2
