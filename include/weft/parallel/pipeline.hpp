@@ -90,10 +90,12 @@ namespace detail {
 /// null.
 template <class Plan, class Model>
 std::shared_ptr<communicator> divided_layers(Model& model, communicator& ranks, const parallel_options& o) {
-  if constexpr (!divides_layers<Plan>) return nullptr;
-  const comm_options waits{.timeout = o.timeout, .control = true};
-  auto layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp, waits);
-  parallel::divide_layers(model, *layers, waits);
+  std::shared_ptr<communicator> layers;
+  if constexpr (divides_layers<Plan>) {
+    const comm_options waits{.timeout = o.timeout, .control = true};
+    layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp, waits);
+    parallel::divide_layers(model, *layers, waits);
+  }
   return layers;
 }
 }  // namespace detail

@@ -3,8 +3,8 @@
 // whose results it reads.
 #pragma once
 
-#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include <weft/parallel/schedule/finding.hpp>
 
@@ -93,11 +93,14 @@ class list_checker {
 
 constexpr std::optional<finding> check_lists(const schedule& s) {
   if (s.stages() < 1 || s.chunks() < 1 || s.micro_batches < 1) return finding{.kind = mistake::wrong_sizes};
-  for (int c = 0; c < s.chunks(); ++c)
+  std::vector<std::uint8_t> has_chunk(s.steps.size(), 0);  // by stage
+  for (int c = 0; c < s.chunks(); ++c) {
     if (at(s.stage_of, c) < 0 || at(s.stage_of, c) >= s.stages())
       return finding{.kind = mistake::wrong_sizes, .stage = at(s.stage_of, c), .chunk = c};
+    at(has_chunk, at(s.stage_of, c)) = 1;
+  }
   for (int stage = 0; stage < s.stages(); ++stage)
-    if (std::find(s.stage_of.begin(), s.stage_of.end(), stage) == s.stage_of.end())
+    if (at(has_chunk, stage) == 0)
       return finding{.kind = mistake::wrong_sizes, .stage = stage};
   return list_checker(s).check();
 }
